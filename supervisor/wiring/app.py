@@ -440,6 +440,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         history=reader.happened,
         spent=reader.spent,
         hourly=reader.hourly,
+        capacity=reader.capacity,
         version=lambda: reader.version,
         authenticate=state.authenticate,
         sign=base.tokens.viewer,

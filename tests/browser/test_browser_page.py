@@ -199,6 +199,9 @@ async def test_the_report_has_a_page(browser: Browser, served: Served, screen: d
     await page.get_by_role("link", name="small", exact=True).click()
     await expect(page.get_by_label("Of the job")).to_have_value("small")
     await expect(page.get_by_role("rowheader", name=LONG)).to_have_count(0)
+    await expect(page.get_by_role("rowheader", name="n3")).to_be_visible()
+    if screen.get("java_script_enabled", True):
+        assert await violations(page) == []
     await page.get_by_role("link", name="what happened to it").click()
     await expect(page.get_by_text("Rank 0 saved a checkpoint at step 41.")).to_be_visible()
 

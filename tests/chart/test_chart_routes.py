@@ -93,6 +93,7 @@ def _served() -> set[str]:
         history=unused,
         spent=unused,
         hourly=unused,
+        capacity=unused,
         renderer=PageRenderer(),
         viewers=unused,
         sessions=unused,

@@ -25,7 +25,7 @@ from supervisor.observability.page.report_contents import SpentTime
 from supervisor.observability.page.report_form import ReportForm
 from supervisor.observability.record.database import HistoryQuery, RecordError
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
-from supervisor.observability.views import HistoryView, LedgerView
+from supervisor.observability.views import CapacityView, HistoryView, LedgerView
 from supervisor.refusals import Refusals, Wire
 
 COOKIE = "job_supervisor_viewer"
@@ -236,6 +236,7 @@ class PageEndpoints:
     history: Callable[[HistoryQuery], Awaitable[HistoryView]]
     spent: Callable[[float, float], Awaitable[LedgerView]]
     hourly: Callable[[float, float, JobName | None], Awaitable[HourlyTime]]
+    capacity: Callable[[JobName, float, float], Awaitable[CapacityView]]
     renderer: PageRenderer
     viewers: PageViewers
     sessions: ViewerSessions
@@ -304,7 +305,11 @@ class PageEndpoints:
             now = self.clock.now()
             found = await self.spent(now - form.seconds, now)
             job = JobName(form.job) if form.job else None
-            spent = SpentTime(found, await self.hourly(found.since, found.until, job))
+            spent = SpentTime(
+                found,
+                await self.hourly(found.since, found.until, job),
+                None if job is None else await self.capacity(job, found.since, found.until),
+            )
         except MalformedError as error:
             spent, status = str(error), 400
         except RecordError as error:
@@ -393,6 +398,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     history: Callable[[HistoryQuery], Awaitable[HistoryView]],
     spent: Callable[[float, float], Awaitable[LedgerView]],
     hourly: Callable[[float, float, JobName | None], Awaitable[HourlyTime]],
+    capacity: Callable[[JobName, float, float], Awaitable[CapacityView]],
     version: Callable[[], Any],
     authenticate: Authenticate,
     sign: Callable[[float], str],
@@ -409,6 +415,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
         history: Reads a page of the record; raises RecordError if that cannot be read now.
         spent: Reads the ledger between two instants; raises RecordError likewise.
         hourly: Reads the hours of the ledger between two instants, of one job or of all; raises RecordError likewise.
+        capacity: Reads which hosts were there for a job between two instants; raises RecordError likewise.
         version: Changes whenever the page should be rendered at once.
         authenticate: Identifies the sender of an Authorization header.
         sign: Makes a viewer token that is valid until an instant.
@@ -424,6 +431,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
         history=history,
         spent=spent,
         hourly=hourly,
+        capacity=capacity,
         renderer=renderer,
         viewers=PageViewers(snapshot, renderer.content, version, clock, bulkhead),
         sessions=ViewerSessions(authenticate=authenticate, sign=sign, clock=clock),

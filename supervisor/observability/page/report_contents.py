@@ -1,14 +1,16 @@
 """Selects what the report's page shows of the ledger, and computes its bars. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import HELD, WANTED, Account
+from supervisor.domain.stays import HostStay
 from supervisor.domain.worker_time import HourlyTime, WorkerTime, share
 from supervisor.observability.page.contents import MAX_ROWS
-from supervisor.observability.views import LedgerJobView, LedgerView
+from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView
 
 _UNCOUNTED_SECONDS = 60.0
 """A gap that is worth a sentence: a failover takes seconds."""
@@ -42,10 +44,14 @@ _MEANINGS: Mapping[Account, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SpentTime:
-    """What the ledger has of a span, and of each hour in it, which is of one job or of all."""
+    """What the record has of a span: the ledger, and each hour of it, which is of one job or of all.
+
+    `seen`: the hosts that were there for that one job; None for all of them.
+    """
 
     found: LedgerView
     hourly: HourlyTime
+    seen: CapacityView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +110,22 @@ class MachineRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostRow:
+    """A host that was there for a job. The bar is of the whole span; its parts are `there` and `noticed`."""
+
+    host: Host
+    seconds: float
+    notices: int
+    gone: int
+    bar: Sequence[BarPart]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContents:
-    """What the page shows, the largest first; `uncounted`: the seconds of which nothing is known, if it is worth it."""
+    """What the page shows, the largest first.
+
+    `uncounted`: the seconds of which nothing is known, if it is worth it; `hosts_cut`: the earliest stays are left out.
+    """
 
     total: WorkerTime
     jobs: Sequence[JobRow]
@@ -113,6 +133,9 @@ class ReportContents:
     accounts: Sequence[AccountRow]
     columns: Sequence[ChartColumn]
     machines: Sequence[MachineRow]
+    hosts: Sequence[HostRow]
+    more_hosts: int
+    hosts_cut: bool
     uncounted: float | None
 
 
@@ -126,6 +149,7 @@ def report_contents(spent: SpentTime, job: str, column_seconds: float) -> Report
     shown = rows[:MAX_ROWS]
     if rest:
         shown.append(_row(JobName(""), [each for each in meant if each.job in rest]))
+    hosts = [] if spent.seen is None else _hosts(spent.seen)
     uncounted = found.until - found.since - found.counted_seconds
     return ReportContents(
         total=total,
@@ -134,6 +158,9 @@ def report_contents(spent: SpentTime, job: str, column_seconds: float) -> Report
         accounts=[_account(account, total) for account in Account if total.spent(account) > 0],
         columns=_columns(spent.hourly, column_seconds),
         machines=_machines(meant),
+        hosts=hosts[:MAX_ROWS],
+        more_hosts=max(0, len(hosts) - MAX_ROWS),
+        hosts_cut=spent.seen is not None and spent.seen.cut,
         uncounted=uncounted if uncounted > _UNCOUNTED_SECONDS else None,
     )
 
@@ -169,6 +196,37 @@ def _columns(hourly: HourlyTime, seconds: float) -> Sequence[ChartColumn]:
     begins = [min(times) + number * seconds for number in range(count)]
     filled = [(each, times.get(each, WorkerTime({}))) for each in begins]
     return [ChartColumn(each, time, list(_bar(time, most))) for each, time in filled]
+
+
+def _hosts(seen: CapacityView) -> Sequence[HostRow]:
+    """Returns the hosts, those with a notice first, in the order in which the first of it came."""
+    stays: dict[Host, list[HostStay]] = {}
+    for stay in seen.stays:
+        stays.setdefault(stay.host, []).append(stay)
+    return [
+        HostRow(
+            host=host,
+            seconds=sum((stay.ends or seen.until) - max(stay.begins, seen.since) for stay in found),
+            notices=sum(stay.noticed is not None for stay in found),
+            gone=sum(stay.gone for stay in found),
+            bar=[part for stay in found for part in _stay_parts(stay, seen.since, seen.until)],
+        )
+        for host, found in sorted(stays.items(), key=lambda each: (_first_notice(each[1]), each[0]))
+    ]
+
+
+def _first_notice(stays: Sequence[HostStay]) -> float:
+    return min((stay.noticed for stay in stays if stay.noticed is not None), default=math.inf)
+
+
+def _stay_parts(stay: HostStay, since: float, until: float) -> Iterator[BarPart]:
+    """Yields the time before the notice of a stay, and the time after it."""
+    ends = min(until, stay.ends or until)
+    begins = min(ends, max(since, stay.begins))
+    noticed = ends if stay.noticed is None else min(ends, max(begins, stay.noticed))
+    for key, at, end in (("there", begins, noticed), ("noticed", noticed, ends)):
+        if end > at:
+            yield BarPart(key, 100 * (at - since) / (until - since), 100 * (end - at) / (until - since))
 
 
 def _machines(jobs: Sequence[LedgerJobView]) -> Sequence[MachineRow]:

@@ -8,10 +8,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account
+from supervisor.domain.stays import HostStay
 from supervisor.observability.page.report_contents import ReportContents, SpentTime, report_contents
-from supervisor.observability.views import HeldView, LedgerJobView, LedgerView
+from supervisor.observability.views import CapacityView, HeldView, LedgerJobView, LedgerView
 from tests.supervisor.observability.page.page_world import NODES, PageAnswer, get
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
@@ -102,6 +103,27 @@ def test_a_time_that_nobody_has_counted_is_said(counted: float, uncounted: float
     assert _shown(counted=counted).uncounted == uncounted
 
 
+def test_a_host_that_was_noticed_comes_first_and_its_bar_shows_when() -> None:
+    """A host that came back after it was gone has one row."""
+    stays = [
+        HostStay(host=Host("plain"), begins=-HOUR),
+        HostStay(host=Host("spot"), begins=2.4 * HOUR, ends=7.2 * HOUR, noticed=4.8 * HOUR, gone=True),
+        HostStay(host=Host("spot"), begins=12 * HOUR, noticed=24 * HOUR - 1e-9),
+        HostStay(host=Host("late"), begins=12 * HOUR, ends=12 * HOUR),
+    ]
+    seen = CapacityView(job=JobName("a"), since=0.0, until=DAY, spans=[], stays=stays)
+    found = LedgerView(since=0.0, until=DAY, counted_seconds=DAY, jobs=[])
+    shown = report_contents(SpentTime(found, {}, seen), "a", HOUR)
+    assert [(row.host, row.seconds / HOUR, row.notices, row.gone) for row in shown.hosts] == [
+        ("spot", pytest.approx(16.8), 2, 1),
+        ("late", 0.0, 0, 0),
+        ("plain", 24.0, 0, 0),
+    ]
+    drawn = [(part.key, round(part.at, 3), round(part.length, 3)) for part in shown.hosts[0].bar if part.length > 0.001]
+    assert drawn == [("there", 10.0, 10.0), ("noticed", 20.0, 10.0), ("there", 50.0, 50.0)]
+    assert (shown.hosts[1].bar, shown.more_hosts, shown.hosts_cut) == ([], 0, False)
+
+
 async def _page(served: Served, **fields: str) -> PageAnswer:
     return await get(served.peers, f"{_PATH}?{urlencode(fields)}", token=served.peers.tokens.viewer())
 
@@ -124,6 +146,7 @@ async def test_it_tells_where_the_hours_of_the_jobs_went(served: Served) -> None
     assert 'value="train"' in alone.text
     assert "missing was asked for and not there" in alone.seen
     assert "job-supervisor report train" in alone.seen
+    assert re.search(r"n1 \d+ s 0 0 n2 \d+ s 0 0 n3", alone.seen)
 
 
 @pytest.mark.parametrize("fields", [{"span": "1y"}, {"job": "x" * 601}])
