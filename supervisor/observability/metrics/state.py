@@ -14,12 +14,11 @@ from servicekit.metrics import LabelLimiter
 from supervisor.decide.stopping import answers
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase, SupervisedJob
-from supervisor.domain.ledger import RUN, WANTED, Account
+from supervisor.domain.ledger import RUN, Account
 from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import SourceState, reclaimed
 from supervisor.observability.hooks import Gpus, LiveState
 from supervisor.observability.journal import SUSPENDED, Change, JobForgotten, NoticeChanged, first_loss
-from supervisor.observability.ledger.book import TotalTime
 from supervisor.observability.metrics.table import counter_family, gauge_family, histogram
 from supervisor.store.interface import Snapshot
 
@@ -119,20 +118,17 @@ class StateCollector(Collector):
         return (stop.since + self.live.policy.stop_timeout_seconds if end is None else end) - self.live.now()
 
     def _ledger(self) -> Iterator[Metric]:
-        counted, told = self.live.ledger.counted(), self.live.ledger.told
-        yield counter_family("worker_seconds", self._by_namespace(counted, set(WANTED) - set(RUN), _RUNNING))
-        yield counter_family("told_worker_seconds", self._by_namespace(told, set(RUN) - {Account.UNMEASURED}, {}))
-
-    def _by_namespace(
-        self, sums: TotalTime, always: Collection[Account], names: Mapping[Account, str]
-    ) -> list[tuple[tuple[str, ...], float]]:
-        """Returns the samples; each namespace has all these accounts, as rate() does not see a series begin."""
-        limited = {job_namespace: self._namespaces.of(job_namespace)[0] for job_namespace, _ in sums}
-        by_labels: dict[tuple[str, ...], float] = {(each, it): 0.0 for each in limited.values() for it in always}
-        for (job_namespace, account), seconds in sums.items():
-            labels = limited[job_namespace], names.get(account, account)
-            by_labels[labels] = by_labels.get(labels, 0.0) + seconds
-        return sorted(by_labels.items())
+        """Each namespace has every account from the beginning, as rate() does not see a series begin."""
+        ledger = self.live.ledger
+        counted, told = ledger.counted(), ledger.told
+        namespaces = {job_namespace for job_namespace, _ in counted}
+        for name, sums, accounts in (("worker_seconds", counted, _COUNTED), ("told_worker_seconds", told, _TOLD)):
+            by_labels: dict[tuple[str, ...], float] = {}
+            for job_namespace in namespaces:
+                for account in accounts:
+                    labels = (*self._namespaces.of(job_namespace), accounts[account])
+                    by_labels[labels] = by_labels.get(labels, 0.0) + sums.get((job_namespace, account), 0.0)
+            yield counter_family(name, sorted(by_labels.items()))
 
     def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         workers = without_agent = without_stream = 0
@@ -145,8 +141,14 @@ class StateCollector(Collector):
         yield gauge_family("uncovered_workers", missing.items())
 
 
-_RUNNING: Mapping[Account, str] = {Account.UNMEASURED: "running"}
-"""The word for runs before processes have said what they did. What nobody says is their difference."""
+_COUNTED: Mapping[Account, str] = {
+    Account.UNMEASURED: "running",
+    **{account: account.value for account in Account if account not in RUN},
+}
+"""The accounts that are counted at once, with their labels: what a run does, its processes say later."""
+_TOLD: Mapping[Account, str] = {
+    account: account.value for account in (*RUN, Account.STARTING) if account is not Account.UNMEASURED
+}
 
 _ENDS = (Phase.RUNNING, Phase.TIMED_OUT, Phase.FINISHED)
 
