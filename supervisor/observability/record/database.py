@@ -1,9 +1,9 @@
 """The database of the record, by SQLAlchemy: an SQLite file, or any database that a URL names.
 
-Every call blocks, so that its callers use a thread. Nothing else than this module knows the tables.
+Every call blocks, so that its callers use a thread. Nothing else than this module and `ledger_tables` knows the tables.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,16 +38,15 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
 
-from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.observability.history import HistoryEntry
-from supervisor.observability.ledger.book import NOBODY, LedgerHours
-from supervisor.observability.ledger.hours import LedgerHour
+from supervisor.observability.ledger.book import LedgerHours
 from supervisor.observability.ledger.machines import MachineHours
 from supervisor.observability.ledger.stays import StayChanges
+from supervisor.observability.record import ledger_tables
 
 _VERSION = 1
 _TIMEOUT_SECONDS = 10
@@ -90,36 +89,6 @@ _concerned = Table(
     sqlite_with_rowid=False,
 )
 """The subjects of each entry, its own and the others that it concerns, in the order of time."""
-_hours = Table(
-    "ledger_hours",
-    _metadata,
-    Column("begins", Float(53), nullable=False),
-    Column("job", Text, nullable=False),
-    Column("writer", Text, nullable=False),
-    Column("account", Text, nullable=False),
-    Column("worker_seconds", Float(53), nullable=False),
-    PrimaryKeyConstraint("begins", "job", "writer", "account"),
-    sqlite_with_rowid=False,
-)
-"""The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
-_machines = Table(
-    "machine_hours",
-    _metadata,
-    Column("begins", Float(53), nullable=False),
-    Column("job", Text, nullable=False),
-    Column("writer", Text, nullable=False),
-    Column("cloud", Text, nullable=False),
-    Column("zone", Text, nullable=False),
-    Column("instance_type", Text, nullable=False),
-    Column("price_class", Text, nullable=False),
-    Column("gpus", Float(53), nullable=False),
-    Column("worker_seconds", Float(53), nullable=False),
-    PrimaryKeyConstraint("begins", "job", "writer", "cloud", "zone", "instance_type", "price_class", "gpus"),
-    sqlite_with_rowid=False,
-)
-"""What jobs hold, by the kind of machine; likewise. `gpus` are those of a worker, -1 if they are unknown."""
-_UNKNOWN_GPUS = -1.0
-
 _spans = Table(
     "wanted_spans",
     _metadata,
@@ -330,8 +299,7 @@ class RecordDatabase:
             RecordError: None of them was written.
         """
         with _translated(), self._engine.begin() as connection:
-            _replace_hours(connection, _hours, hours, writer, lambda account: {"account": account})
-            _replace_hours(connection, _machines, machines, writer, _machine_row)
+            ledger_tables.write(connection, hours, machines, writer)
 
     def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
         """Returns the worker-seconds of each job in the hours that begin between two instants (Unix seconds).
@@ -341,17 +309,8 @@ class RecordDatabase:
         Raises:
             RecordError: They cannot be read now.
         """
-        summed = select(_hours.c.job, _hours.c.account, func.sum(_hours.c.worker_seconds).label("seconds"))
-        summed = summed.where(_hours.c.begins >= since, _hours.c.begins < until).group_by(
-            _hours.c.job, _hours.c.account
-        )
-        known = {account.value: account for account in Account}
-        found: dict[JobName, dict[Account, float]] = {}
         with _translated(), self._engine.connect() as connection:
-            for job, account, seconds in connection.execute(summed):
-                if account in known:
-                    found.setdefault(JobName(job), {})[known[account]] = seconds
-        return found
+            return ledger_tables.read_jobs(connection, since, until)
 
     def read_hourly(self, since: float, until: float, job: JobName | None) -> HourlyTime:
         """Returns the worker-seconds of one job, or of all, in each hour that begins between two instants.
@@ -359,18 +318,8 @@ class RecordDatabase:
         Raises:
             RecordError: They cannot be read now.
         """
-        summed = select(_hours.c.begins, _hours.c.account, func.sum(_hours.c.worker_seconds).label("seconds"))
-        of_jobs = _hours.c.job != NOBODY if job is None else _hours.c.job == job
-        summed = summed.where(_hours.c.begins >= since, _hours.c.begins < until, of_jobs).group_by(
-            _hours.c.begins, _hours.c.account
-        )
-        known = {account.value: account for account in Account}
-        found: dict[float, dict[str, float]] = {}
         with _translated(), self._engine.connect() as connection:
-            for begins, account, seconds in connection.execute(summed):
-                if account in known:
-                    found.setdefault(begins, {})[known[account]] = seconds
-        return found
+            return ledger_tables.read_hourly(connection, since, until, job)
 
     def read_machines(self, since: float, until: float) -> Mapping[JobName, Mapping[HeldOn, float]]:
         """Returns the worker-seconds that each job held on each kind of machine, as `read_hours` does.
@@ -378,14 +327,17 @@ class RecordDatabase:
         Raises:
             RecordError: They cannot be read now.
         """
-        kind = [_machines.c[name] for name in ("job", "cloud", "zone", "instance_type", "price_class", "gpus")]
-        summed = select(*kind, func.sum(_machines.c.worker_seconds).label("seconds"))
-        summed = summed.where(_machines.c.begins >= since, _machines.c.begins < until).group_by(*kind)
-        found: dict[JobName, dict[HeldOn, float]] = {}
         with _translated(), self._engine.connect() as connection:
-            for row in connection.execute(summed):
-                found.setdefault(JobName(row.job), {})[_held_on(row)] = row.seconds
-        return found
+            return ledger_tables.read_machines(connection, since, until)
+
+    def sum_up(self, now: float) -> None:
+        """Sums up the days of the ledger that are over, which makes reading them faster and changes nothing else.
+
+        Raises:
+            RecordError: It cannot be done now.
+        """
+        with _translated(), self._engine.begin() as connection:
+            ledger_tables.sum_up(connection, now)
 
     def write_stays(self, changes: StayChanges, writer: str) -> None:
         """Writes spans and stays, instead of what the same writer has written of them before.
@@ -442,15 +394,7 @@ class RecordDatabase:
             RecordError: None was deleted.
         """
         with _translated(), self._engine.begin() as connection:
-            surplus_hour = connection.scalar(
-                select(_hours.c.begins).order_by(_hours.c.begins.desc()).offset(most).limit(1)
-            )
-            connection.execute(delete(_hours).where(_hours.c.begins < before))
-            connection.execute(delete(_machines).where(_machines.c.begins < before))
-            if surplus_hour is not None:
-                # An hour goes whole, also that of the supervisor itself: the report then says that nobody has counted.
-                connection.execute(delete(_hours).where(_hours.c.begins <= surplus_hour))
-                connection.execute(delete(_machines).where(_machines.c.begins <= surplus_hour))
+            ledger_tables.prune(connection, before, most)
             _prune_stays(connection, before, most)
             order = (_entries.c.at.desc(), _entries.c.id.desc())
             surplus = connection.execute(
@@ -462,43 +406,6 @@ class RecordDatabase:
                     old, _entries.c.at < surplus.at, and_(_entries.c.at == surplus.at, _entries.c.id <= surplus.id)
                 )
             return connection.execute(delete(_entries).where(old)).rowcount
-
-
-def _replace_hours(
-    connection: Connection,
-    table: Table,
-    hours: Mapping[LedgerHour, Mapping[K, float]],
-    writer: str,
-    columns: Callable[[K], Mapping[str, Any]],
-) -> None:
-    """Writes hours into a table, instead of those of the same writer."""
-    if not hours:
-        return
-    of_hour = {"begins": bindparam("of_begins"), "job": bindparam("of_job"), "writer": writer}
-    earlier = delete(table).where(*(table.c[name] == value for name, value in of_hour.items()))
-    connection.execute(earlier, [{"of_begins": hour.begins, "of_job": hour.job} for hour in hours])
-    rows = [
-        {"begins": hour.begins, "job": hour.job, "writer": writer, **columns(key), "worker_seconds": seconds}
-        for hour, counted in hours.items()
-        for key, seconds in counted.items()
-    ]
-    if rows:
-        connection.execute(insert(table), rows)
-
-
-def _machine_row(held: HeldOn) -> Mapping[str, Any]:
-    return {**asdict(held), "gpus": _UNKNOWN_GPUS if held.gpus is None else held.gpus}
-
-
-def _held_on(row: Any) -> HeldOn:
-    is_known = row.price_class in frozenset(PriceClass)
-    return HeldOn(
-        cloud=row.cloud,
-        zone=row.zone,
-        instance_type=row.instance_type,
-        price_class=PriceClass(row.price_class) if is_known else PriceClass.UNKNOWN,
-        gpus=None if row.gpus == _UNKNOWN_GPUS else row.gpus,
-    )
 
 
 def _prune_stays(connection: Connection, before: float, most: int) -> None:
@@ -517,7 +424,8 @@ def _prune_stays(connection: Connection, before: float, most: int) -> None:
 
 def _prepare(connection: Connection) -> None:
     """Creates the tables where they are missing."""
-    _metadata.create_all(connection)
+    for metadata in (_metadata, ledger_tables.METADATA):
+        metadata.create_all(connection)
     found = connection.scalar(select(func.max(_versions.c.version)))
     if found is None:
         connection.execute(insert(_versions).values(version=_VERSION))

@@ -264,7 +264,9 @@ class Recorder:
         self._opened().write_stays(stays, self._writer)
 
     def _prune(self) -> None:
-        self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
+        now = self._clock.now()
+        self._opened().prune(now - self._limits.days * 86_400, self._limits.entries)
+        self._opened().sum_up(now)
 
     def _close(self, hours: LedgerHours, machines: MachineHours, stays: StayChanges) -> None:
         if self._database is None:

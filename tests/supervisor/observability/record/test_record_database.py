@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -192,6 +193,56 @@ def test_what_is_held_on_each_kind_of_machine_is_kept_likewise(database: RecordD
     assert database.read_machines(_HOUR, _HOUR + 1) == {job: {_SPOT: 15.0, unknown: 5.0, none: 1.0}}
     database.prune(_HOUR + 1, 10)
     assert not database.read_machines(0.0, _HOUR + 3600)
+
+
+_DAYS = 5
+_DAY = 86_400.0
+_MIDNIGHT = _T0 // _DAY * _DAY
+_HELD = [
+    HeldOn(cloud="c", instance_type=kind, price_class=PriceClass.SPOT, gpus=gpus)
+    for kind, gpus in (("t", None), ("u", 2.0))
+]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_days_that_are_summed_up_read_the_same_as_their_hours(database: RecordDatabase, seed: int) -> None:
+    """Whatever is written late, deleted, and asked for."""
+    random, jobs = Random(seed), [JobName(""), JobName("a"), JobName("b")]  # noqa: S311
+    truth: dict[LedgerHour, dict[str, dict[Account, float]]] = {}
+    for _ in range(80):
+        hour = LedgerHour(_MIDNIGHT + 3600.0 * random.randrange(_DAYS * 24), random.choice(jobs))
+        counted, writer = {random.choice(list(Account)): random.uniform(1, 9)}, random.choice("xy")
+        seconds = sum(counted.values())
+        database.write_hours({hour: counted}, {hour: {random.choice(_HELD): seconds}}, writer)
+        truth.setdefault(hour, {})[writer] = counted
+        if random.random() < 0.5:
+            database.sum_up(_MIDNIGHT + random.uniform(2, _DAYS + 1) * _DAY)
+        if random.random() < 0.1:
+            before = _MIDNIGHT + random.uniform(0, _DAYS) * _DAY
+            database.prune(before, 1000)
+            truth = {each: written for each, written in truth.items() if each.begins >= before}
+        since, until = sorted(_MIDNIGHT + 3600.0 * random.randrange(-24, _DAYS * 24 + 24) for _ in range(2))
+        _assert_reads(database, truth, since, until)
+        _assert_reads(database, truth, 0.0, float("inf"))
+
+
+def _assert_reads(
+    database: RecordDatabase, truth: dict[LedgerHour, dict[str, dict[Account, float]]], since: float, until: float
+) -> None:
+    jobs: dict[JobName, dict[Account, float]] = {}
+    hourly: dict[float, dict[str, float]] = {}
+    for hour, written in truth.items():
+        for account, seconds in (pair for counted in written.values() for pair in counted.items()):
+            if since <= hour.begins < until:
+                of_job = jobs.setdefault(hour.job, {})
+                of_job[account] = of_job.get(account, 0.0) + seconds
+                of_hour = hourly.setdefault(hour.begins, {}) if hour.job else {}
+                of_hour[account] = of_hour.get(account, 0.0) + seconds
+    assert database.read_hours(since, until) == {job: pytest.approx(counted) for job, counted in jobs.items()}
+    found = database.read_hourly(since, until, None)
+    assert found == {begins: pytest.approx(counted) for begins, counted in hourly.items()}
+    held = {job: sum(kinds.values()) for job, kinds in database.read_machines(since, until).items()}
+    assert held == {job: pytest.approx(sum(counted.values())) for job, counted in jobs.items()}
 
 
 def test_no_more_rows_of_the_ledger_are_kept_than_entries(database: RecordDatabase) -> None:

@@ -1,0 +1,276 @@
+"""The tables of the ledger, which `RecordDatabase` opens.
+
+Hours are what is written. A day that is over is summed up once, so that a month of many jobs is read in the time of a
+day. Nothing else knows of these sums: whoever writes an hour late takes the sum of its day back.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Float,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+)
+
+from supervisor.domain.capacity import PriceClass
+from supervisor.domain.ids import JobName
+from supervisor.domain.ledger import Account, HeldOn
+from supervisor.domain.worker_time import HourlyTime
+from supervisor.observability.ledger.book import NOBODY, LedgerHours
+from supervisor.observability.ledger.hours import LedgerHour
+from supervisor.observability.ledger.machines import MachineHours
+
+K = TypeVar("K")
+
+DAY = 86_400.0
+_SETTLED_SECONDS = 7200.0
+"""How long after its end a day is summed up: what is said of its last hour is written by then."""
+
+METADATA = MetaData()
+_hours = Table(
+    "ledger_hours",
+    METADATA,
+    Column("begins", Float(53), nullable=False),
+    Column("job", Text, nullable=False),
+    Column("writer", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("worker_seconds", Float(53), nullable=False),
+    PrimaryKeyConstraint("begins", "job", "writer", "account"),
+    sqlite_with_rowid=False,
+)
+"""The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
+_KIND = ("cloud", "zone", "instance_type", "price_class", "gpus")
+
+
+def _kind() -> list[Column[Any]]:
+    """The columns of a kind of machine. `gpus` are those of a worker, -1 if they are unknown."""
+    texts = [Column(name, Text, nullable=False) for name in _KIND[:-1]]
+    return [*texts, Column(_KIND[-1], Float(53), nullable=False)]
+
+
+_machines = Table(
+    "machine_hours",
+    METADATA,
+    Column("begins", Float(53), nullable=False),
+    Column("job", Text, nullable=False),
+    Column("writer", Text, nullable=False),
+    *_kind(),
+    Column("worker_seconds", Float(53), nullable=False),
+    PrimaryKeyConstraint("begins", "job", "writer", *_KIND),
+    sqlite_with_rowid=False,
+)
+"""What jobs hold, by the kind of machine; likewise."""
+_UNKNOWN_GPUS = -1.0
+
+_summed = Table("ledger_summed", METADATA, Column("begins", Float(53), primary_key=True))
+"""The days, of UTC, of which the three tables below have the sums. What they have of other days is of no use."""
+_days = Table(
+    "ledger_days",
+    METADATA,
+    Column("begins", Float(53), nullable=False),
+    Column("job", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("worker_seconds", Float(53), nullable=False),
+    PrimaryKeyConstraint("begins", "job", "account"),
+    sqlite_with_rowid=False,
+)
+_machine_days = Table(
+    "machine_days",
+    METADATA,
+    Column("begins", Float(53), nullable=False),
+    Column("job", Text, nullable=False),
+    *_kind(),
+    Column("worker_seconds", Float(53), nullable=False),
+    PrimaryKeyConstraint("begins", "job", *_KIND),
+    sqlite_with_rowid=False,
+)
+_all_jobs = Table(
+    "ledger_hours_of_all",
+    METADATA,
+    Column("begins", Float(53), nullable=False),
+    Column("account", Text, nullable=False),
+    Column("worker_seconds", Float(53), nullable=False),
+    PrimaryKeyConstraint("begins", "account"),
+    sqlite_with_rowid=False,
+)
+"""The hours of these days, of all jobs together."""
+
+
+def write(connection: Connection, hours: LedgerHours, machines: MachineHours, writer: str) -> None:
+    """Writes hours, instead of what the same writer has written of them before."""
+    _replace_hours(connection, _hours, hours, writer, lambda account: {"account": account})
+    _replace_hours(connection, _machines, machines, writer, _machine_row)
+    days = {hour.begins // DAY * DAY for hour in (*hours, *machines)}
+    connection.execute(delete(_summed).where(_summed.c.begins.in_(days)))
+
+
+def read_jobs(connection: Connection, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
+    """Returns the worker-seconds of each job in the hours that begin between two instants (Unix seconds)."""
+    found: dict[JobName, dict[Account, float]] = {}
+    for job, name, seconds in _read(connection, since, until, (_hours, _days), ("job", "account")):
+        if (account := _ACCOUNTS.get(name)) is not None:
+            of_job = found.setdefault(JobName(job), {})
+            of_job[account] = of_job.get(account, 0.0) + seconds
+    return found
+
+
+def read_machines(connection: Connection, since: float, until: float) -> Mapping[JobName, Mapping[HeldOn, float]]:
+    """Returns the worker-seconds that each job held on each kind of machine, as `read_jobs` does."""
+    found: dict[JobName, dict[HeldOn, float]] = {}
+    for job, *kind, seconds in _read(connection, since, until, (_machines, _machine_days), ("job", *_KIND)):
+        held, of_job = _held_on(*kind), found.setdefault(JobName(job), {})
+        of_job[held] = of_job.get(held, 0.0) + seconds
+    return found
+
+
+def read_hourly(connection: Connection, since: float, until: float, job: JobName | None) -> HourlyTime:
+    """Returns the worker-seconds of one job, or of all, in each hour that begins between two instants."""
+    if job is None:
+        rows = _read(connection, since, until, (_hours, _all_jobs), ("begins", "account"), _hours.c.job != NOBODY)
+    else:
+        wanted = select(_hours.c.begins, _hours.c.account, func.sum(_hours.c.worker_seconds))
+        wanted = wanted.where(_hours.c.begins >= since, _hours.c.begins < until, _hours.c.job == job)
+        rows = list(connection.execute(wanted.group_by(_hours.c.begins, _hours.c.account)))
+    found: dict[float, dict[str, float]] = {}
+    for begins, name, seconds in rows:
+        if (account := _ACCOUNTS.get(name)) is not None:
+            found.setdefault(begins, {})[account] = seconds
+    return found
+
+
+def sum_up(connection: Connection, now: float) -> None:
+    """Sums up the days that are over and were not summed up since somebody has written an hour of them."""
+    first = connection.scalar(select(func.min(_hours.c.begins)))
+    if first is None:
+        return
+    done = set(connection.scalars(select(_summed.c.begins)))
+    # The first day is read by its hours: it may be a part of one, of which more is deleted later.
+    day = math.ceil(first / DAY) * DAY
+    while day + DAY + _SETTLED_SECONDS <= now:
+        if day not in done:
+            _sum_up_day(connection, day)
+        day += DAY
+
+
+def prune(connection: Connection, before: float, most: int) -> None:
+    """Deletes the hours from before an instant (Unix seconds), and the earliest of more than `most` rows.
+
+    An hour goes whole, also that of the supervisor itself: the report then says that nobody has counted.
+    """
+    hours = select(_hours.c.begins).order_by(_hours.c.begins.desc()).offset(most).limit(1)
+    surplus = connection.scalar(hours)
+    for table in (_hours, _machines):
+        gone = table.c.begins < before
+        connection.execute(delete(table).where(gone if surplus is None else or_(gone, table.c.begins <= surplus)))
+    for table in (_summed, _days, _machine_days, _all_jobs):
+        # A day goes with its first hour.
+        gone = table.c.begins < before
+        connection.execute(delete(table).where(gone if surplus is None else or_(gone, table.c.begins <= surplus)))
+
+
+_ACCOUNTS = {account.value: account for account in Account}
+"""Those of a later version are left out."""
+
+
+def _read(
+    connection: Connection,
+    since: float,
+    until: float,
+    tables: tuple[Table, Table],
+    names: tuple[str, ...],
+    *of_hours: ColumnElement[bool],
+) -> list[Any]:
+    """Returns the sums by these columns, of the hours in a table, and of the days in another one that has them."""
+    hours, days = tables
+    first, last = _whole_days(connection, since, until)
+    outside = or_(hours.c.begins < first, hours.c.begins >= last)
+    parts = (
+        (hours, (hours.c.begins >= since, hours.c.begins < until, outside, *of_hours)),
+        (days, (days.c.begins >= first, days.c.begins < last)),
+    )
+    found = list[Any]()
+    for table, conditions in parts:
+        columns = [table.c[name] for name in names]
+        wanted = select(*columns, func.sum(table.c.worker_seconds)).where(*conditions).group_by(*columns)
+        found += connection.execute(wanted).all()
+    return found
+
+
+def _whole_days(connection: Connection, since: float, until: float) -> tuple[float, float]:
+    """Returns the longest stretch of days between two instants that are summed up; an empty one if there is none."""
+    found = select(_summed.c.begins).where(_summed.c.begins >= since, _summed.c.begins <= until - DAY)
+    longest, stretch = (since, since), (since, since)
+    for day in connection.scalars(found.order_by(_summed.c.begins)):
+        stretch = (stretch[0] if day == stretch[1] and stretch[1] > stretch[0] else day, day + DAY)
+        longest = max(longest, stretch, key=lambda each: each[1] - each[0])
+    return longest
+
+
+def _sum_up_day(connection: Connection, day: float) -> None:
+    for table, hours, names in (
+        (_days, _hours, ("job", "account")),
+        (_machine_days, _machines, ("job", *_KIND)),
+        (_all_jobs, _hours, ("begins", "account")),
+    ):
+        connection.execute(delete(table).where(table.c.begins >= day, table.c.begins < day + DAY))
+        columns = [hours.c[name] for name in names]
+        begins = () if "begins" in names else (literal(day, Float(53)),)
+        wanted = select(*begins, *columns, func.sum(hours.c.worker_seconds)).group_by(*columns)
+        wanted = wanted.where(hours.c.begins >= day, hours.c.begins < day + DAY)
+        if table is _all_jobs:
+            wanted = wanted.where(hours.c.job != NOBODY)
+        into = [*(("begins",) if begins else ()), *names, "worker_seconds"]
+        connection.execute(insert(table).from_select(into, wanted))
+    connection.execute(insert(_summed).values(begins=day))
+
+
+def _replace_hours(
+    connection: Connection,
+    table: Table,
+    hours: Mapping[LedgerHour, Mapping[K, float]],
+    writer: str,
+    columns: Callable[[K], Mapping[str, Any]],
+) -> None:
+    """Writes hours into a table, instead of those of the same writer."""
+    if not hours:
+        return
+    of_hour = {"begins": bindparam("of_begins"), "job": bindparam("of_job"), "writer": writer}
+    earlier = delete(table).where(*(table.c[name] == value for name, value in of_hour.items()))
+    connection.execute(earlier, [{"of_begins": hour.begins, "of_job": hour.job} for hour in hours])
+    rows = [
+        {"begins": hour.begins, "job": hour.job, "writer": writer, **columns(key), "worker_seconds": seconds}
+        for hour, counted in hours.items()
+        for key, seconds in counted.items()
+    ]
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _machine_row(held: HeldOn) -> Mapping[str, Any]:
+    return {**asdict(held), "gpus": _UNKNOWN_GPUS if held.gpus is None else held.gpus}
+
+
+def _held_on(cloud: str, zone: str, instance_type: str, price_class: str, gpus: float) -> HeldOn:
+    is_known = price_class in frozenset(PriceClass)
+    return HeldOn(
+        cloud=cloud,
+        zone=zone,
+        instance_type=instance_type,
+        price_class=PriceClass(price_class) if is_known else PriceClass.UNKNOWN,
+        gpus=None if gpus == _UNKNOWN_GPUS else gpus,
+    )
