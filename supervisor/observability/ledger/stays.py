@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host, Instant, JobName, NoticeId
@@ -20,6 +21,7 @@ MAX_WAITING = 50_000
 SpanKey = tuple[JobName, Instant]
 StayKey = tuple[JobName, Host, Instant]
 """A job, and the beginning of one of its spans; the host as well of a stay."""
+K = TypeVar("K", SpanKey, StayKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,26 @@ class StayBook:
         self._stays = {key: stay for key, stay in self._stays.items() if changes.stays.get(key) != stay}
 
     def _drop(self, now: Instant) -> None:
-        """Drops half of what waits. In a time without a span nothing is known, so the spans go as well."""
-        ends = sorted(stay.ends for stay in self._stays.values() if stay.ends is not None)
-        begins = sorted(span.begins for span in self._spans.values())
-        until = max(each[len(each) // 2] for each in (ends, begins) if each)
-        self._spans = {key: span for key, span in self._spans.items() if span.begins > until}
-        self._stays = {key: stay for key, stay in self._stays.items() if stay.ends is None or stay.ends > until}
-        for wanting in self._jobs.values():
-            if wanting.span.begins <= until:
+        """Drops the earliest of each job that has more than its share of what waits, half of the share at least."""
+        spans, stays = _by_job(self._spans), _by_job(self._stays)
+        jobs = {*spans, *stays}
+        share = MAX_WAITING // len(jobs)
+        for name in jobs:
+            if len(spans[name]) + len(stays[name]) <= share:
+                continue
+            begins = [self._spans[key].begins for key in spans[name]]
+            ends = [end for key in stays[name] if (end := self._stays[key].ends) is not None]
+            instants = sorted([*begins, *ends])
+            until = instants[max(0, len(instants) - share // 2 - 1)]
+            # In a time without a span nothing is known, so the spans go as well.
+            for span in [key for key in spans[name] if self._spans[key].begins <= until]:
+                del self._spans[span]
+            for stay in stays[name]:
+                ended = self._stays[stay].ends
+                if ended is not None and ended <= until:
+                    del self._stays[stay]
+            wanting = self._jobs.get(name)
+            if wanting is not None and wanting.span.begins <= until:
                 wanting.span = replace(wanting.span, begins=now, ends=now, restarts=0)
 
     def _see(self, job: SupervisedJob, at: Instant, restarts: int = 0) -> None:
@@ -222,6 +236,13 @@ class StayBook:
         if not self._staying[stay.host]:
             del self._staying[stay.host]
         wanting.notices.pop(stay.host, None)
+
+
+def _by_job(keys: Iterable[K]) -> Mapping[JobName, list[K]]:
+    grouped = defaultdict[JobName, list[K]](list)
+    for key in keys:
+        grouped[key[0]].append(key)
+    return grouped
 
 
 def _wants(job: SupervisedJob) -> bool:

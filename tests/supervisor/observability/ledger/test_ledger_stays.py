@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.domain.ids import Host
+from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.stays import HostStay, MeasuredCosts
@@ -159,3 +159,15 @@ def test_what_waits_is_bounded_and_takes_its_hours_along(monkeypatch: pytest.Mon
             ended = {stay.ends for stay in changes.stays.values()}
             assert ended.issuperset(at for at in went if span.begins < at <= span.ends)
     assert changes.spans
+
+
+def test_a_job_whose_hosts_come_and_go_drops_nothing_of_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 40)
+    told, quiet = _Told(running_job(workers=2)), replace(running_job(workers=3), name=JobName("quiet"))
+    told.book.begin([quiet])
+    for number in range(200):
+        told.changes(number * 10 + 5, hosts=first(1 + number % 2))
+        changes = told.book.waiting()
+        assert len(changes.spans) + len(changes.stays) <= 40
+    assert [(span.begins, span.ends) for (job, _), span in changes.spans.items() if job == "quiet"] == [(T0, T0 + 1995)]
+    assert [host for job, host, _ in changes.stays if job == "quiet"] == ["n1", "n2", "n3"]
