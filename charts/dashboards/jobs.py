@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from grafana_foundation_sdk.builders.dashboard import QueryVariable
 
-from charts.dashboards.frame import DashboardPage, Section, label_variable
+from charts.dashboards.frame import DashboardPage, Panel, Section, label_variable
 from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows
 from charts.dashboards.queries import each, each_quantile, rate, said, time_share, total
 
 _JOBS = "job_supervisor_jobs"
 _HELD = ("running", "leaving", "joining", "stopping", "starting")
-_SHARE = "percentunit"
 _OVER = "Finished|TimedOut"
 _WITH_HOSTS = "Running|Shrinking|Stopping"
 _MARGIN = "job_supervisor_acknowledgement_margin_seconds"
@@ -80,36 +79,27 @@ def _seconds(*accounts: str, told: bool = False, without: bool = False) -> str:
     return f'{metric}{{job_namespace=~"$job_namespace"{of}}}'
 
 
+def _share(title: str, means: str, part: str, whole: str) -> Panel:
+    query = Query(f"{part} / ({total(whole)} > 0)", "")
+    return number(PanelText(title, means, "percentunit"), query, width=6).no_value("no hours")
+
+
 def _hours() -> Section:
     wanted, held = _seconds("queued", "paused", without=True), _seconds(*_HELD)
     training, running, told = _seconds("training", told=True), _seconds("running"), _seconds(told=True)
+    unknown = f"clamp_min({total(running)} - {total(told)}, 0)"
+    least = "at least, as processes say"
     return Section(
         "Where worker hours went, in the selected time range",
         (
-            number(
-                PanelText("Trained of wanted", "Effective training time ratio; at least, as processes say.", _SHARE),
-                Query(f"{total(training)} / ({total(wanted)} > 0)", ""),
-                width=6,
-            ).no_value("nothing was wanted"),
-            number(
-                PanelText("Held of wanted", "Scheduling goodput.", _SHARE),
-                Query(f"{total(held)} / ({total(wanted)} > 0)", ""),
-                width=6,
-            ).no_value("nothing was wanted"),
-            number(
-                PanelText("Trained of held", "Runtime goodput; at least, as processes say.", _SHARE),
-                Query(f"{total(training)} / ({total(held)} > 0)", ""),
-                width=6,
-            ).no_value("nothing was held"),
-            number(
-                PanelText("Unmeasured of wanted", "What workers of runs did, no process has said.", _SHARE),
-                Query(f"clamp_min({total(running)} - ({total(told)} or vector(0)), 0) / ({total(wanted)} > 0)", ""),
-                width=6,
-            ).no_value("nothing was wanted"),
+            _share("Trained of wanted", f"Effective training time ratio; {least}.", total(training), wanted),
+            _share("Held of wanted", "Scheduling goodput.", total(held), wanted),
+            _share("Trained of held", f"Runtime goodput; {least}.", total(training), held),
+            _share("Unmeasured of wanted", "What workers of runs did, no process has said.", unknown, wanted),
             areas(
                 PanelText("What workers did", "Workers by account of the ledger, as an average of ten minutes."),
-                Query(said(_seconds("training", told=True)), "training"),
-                Query(f"clamp_min({said(running)} - ({said(told)} or vector(0)), 0)", "unmeasured"),
+                Query(said(training), "training"),
+                Query(f"clamp_min({said(running)} - {said(told)}, 0)", "unmeasured"),
                 Query(said(_seconds("training", told=True, without=True), ["account"]), "{{account}}, in a run"),
                 Query(said(_seconds("running", without=True), ["account"]), "{{account}}"),
                 width=24,
