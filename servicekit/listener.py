@@ -7,16 +7,16 @@ queue.
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from servicekit.address import Address
 
 _AT_ONCE = 64  # Then other events have their turn.
-_NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _RETRY_SECONDS = 1.0
 
 
@@ -67,7 +67,9 @@ class Listener:
         try:
             found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             for family, kind, protocol, _name, where in dict.fromkeys(found):
-                listening = socket.socket(family, kind, protocol)
+                listening = _socket(family, kind, protocol)
+                if listening is None:
+                    continue
                 self.sockets.append(listening)
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
@@ -78,6 +80,8 @@ class Listener:
         except OSError as error:
             self.close()
             raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+        if not self.sockets:
+            raise OSError(errno.EAFNOSUPPORT, f"cannot listen on {address}: {os.strerror(errno.EAFNOSUPPORT)}")
         for listening in self.sockets:
             loop.add_reader(listening, self._accept, listening)
 
@@ -102,9 +106,8 @@ class Listener:
                 return
             except ConnectionAbortedError:
                 continue
-            except OSError as error:
-                if error.errno not in _NONE_LEFT:
-                    raise
+            except OSError as error:  # No descriptors, or no memory for one.
+                loop.call_exception_handler({"message": "connections wait", "exception": error})
                 loop.remove_reader(listening)
                 self._waiting[listening] = loop.call_later(
                     _RETRY_SECONDS, loop.add_reader, listening, self._accept, listening
@@ -112,17 +115,34 @@ class Listener:
                 return
             handshake = loop.create_task(self._connect(connection))
             self._handshakes.add(handshake)
-            handshake.add_done_callback(self._handshakes.discard)
+            handshake.add_done_callback(partial(self._on_connected, connection))
+
+    def _on_connected(self, connection: socket.socket, handshake: asyncio.Task[None]) -> None:
+        self._handshakes.discard(handshake)
+        error = None if handshake.cancelled() else handshake.exception()
+        if handshake.cancelled() or error is not None:
+            connection.close()  # Also where no transport has it yet.
+        # A peer that has gone, or whose handshake fails or lasts too long, is no fault of this side.
+        if error is not None and not isinstance(error, OSError):
+            asyncio.get_running_loop().call_exception_handler({"message": "not connected", "exception": error})
 
     async def _connect(self, connection: socket.socket) -> None:
         loop, tls = asyncio.get_running_loop(), self.tls
         connection.settimeout(0.0)
-        # A peer that has gone, or whose handshake fails or lasts too long, is no fault of this side.
-        with suppress(OSError):
-            await loop.connect_accepted_socket(
-                self.protocol,
-                connection,
-                ssl=None if tls is None else tls.context,
-                ssl_handshake_timeout=None if tls is None else tls.handshake_seconds,
-                ssl_shutdown_timeout=None if tls is None else tls.close_seconds,
-            )
+        await loop.connect_accepted_socket(
+            self.protocol,
+            connection,
+            ssl=None if tls is None else tls.context,
+            ssl_handshake_timeout=None if tls is None else tls.handshake_seconds,
+            ssl_shutdown_timeout=None if tls is None else tls.close_seconds,
+        )
+
+
+def _socket(family: int, kind: int, protocol: int) -> socket.socket | None:
+    """Returns a socket, None where the kernel has no such addresses, as some have no IPv6."""
+    try:
+        return socket.socket(family, kind, protocol)
+    except OSError as error:
+        if error.errno != errno.EAFNOSUPPORT:
+            raise
+        return None

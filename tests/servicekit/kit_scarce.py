@@ -1,7 +1,7 @@
 """A program that listens and runs out of descriptors: `python kit_scarce.py`.
 
 It prints its port. Each line that it reads lets it go on: one thread takes all descriptors until a line comes. Then it
-prints which share of a core it uses while connections wait, and frees the descriptors.
+prints which share of a core it uses while connections wait, and with the next line it frees the descriptors.
 """
 
 import asyncio
@@ -50,6 +50,7 @@ async def _main() -> None:
     before, began = time.process_time(), time.monotonic()
     await asyncio.sleep(WATCHED_SECONDS)
     _say((time.process_time() - before) / (time.monotonic() - began))
+    await loop.run_in_executor(None, sys.stdin.readline)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     for descriptor in taken:
         os.close(descriptor)

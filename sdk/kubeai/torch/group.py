@@ -121,10 +121,8 @@ def _end_groups() -> None:
     """
     abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
     if abort is not None and "nccl" in dist.get_backend_config():
-        # That of gloo, which a group may have for CPUs beside NCCL, knows no abort in torch 2.6.
-        with contextlib.suppress(RuntimeError):
-            abort()
-    if dist.is_initialized():
+        abort(dist.group.WORLD)  # Torch 2.6 takes None for a group that is not the default one.
+    else:
         dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """Adds up counts of workers over time, by hour and job."""
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -81,6 +82,8 @@ class HourlySums(Generic[K]):
             for key, number in workers.items():
                 kept[key] = kept.get(key, 0.0) + number * part
             self._changed.add(hour)
+        if len(self._hours) > MAX_WAITING:
+            self._give_up_earliest()
         return stretches
 
     def move(self, hour: LedgerHour, source: K, shares: Mapping[K, float], worker_seconds: float) -> None:
@@ -94,13 +97,17 @@ class HourlySums(Generic[K]):
 
     def waiting(self) -> Mapping[LedgerHour, Mapping[K, float]]:
         """Returns the hours that have changed since they were written, whole."""
-        while len(self._hours) > MAX_WAITING:
-            # Then nobody has counted in these hours, and the report says so.
-            earliest = min(hour.begins for hour in self._hours)
-            for hour in [hour for hour in self._hours if hour.begins == earliest]:
-                del self._hours[hour]
-                self._changed.discard(hour)
         return {hour: dict(self._hours[hour]) for hour in sorted(self._changed)}
+
+    def _give_up_earliest(self) -> None:
+        """Gives up the earliest hours, of all jobs: then nobody has counted in them, and the report says so."""
+        kept = 0
+        for begins, number in sorted(Counter(hour.begins for hour in self._hours).items(), reverse=True):
+            kept += number
+            if kept > MAX_WAITING:
+                self._hours = {hour: counted for hour, counted in self._hours.items() if hour.begins > begins}
+                self._changed = {hour for hour in self._changed if hour.begins > begins}
+                return
 
     def written(self, hours: Mapping[LedgerHour, Mapping[K, float]]) -> None:
         """Hears that hours were written as `waiting` has returned them. Hours that are over are then forgotten."""

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from servicekit.clock import Clock
 from supervisor.domain.ids import Host, Instant, JobName, NoticeId
@@ -21,7 +20,6 @@ MAX_WAITING = 50_000
 SpanKey = tuple[JobName, Instant]
 StayKey = tuple[JobName, Host, Instant]
 """A job, and the beginning of one of its spans; the host as well of a stay."""
-K = TypeVar("K", SpanKey, StayKey)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,27 +97,37 @@ class StayBook:
         self._stays = {key: stay for key, stay in self._stays.items() if changes.stays.get(key) != stay}
 
     def _drop(self, now: Instant) -> None:
-        """Drops the earliest of each job that has more than its share of what waits, half of the share at least."""
-        spans, stays = _by_job(self._spans), _by_job(self._stays)
+        """Drops the earliest of each job that has more than its share of what may go, half of the share at least.
+
+        The present span of a job and the stays that go on are kept.
+        """
+        spans, stays = defaultdict[JobName, list[SpanKey]](list), defaultdict[JobName, list[StayKey]](list)
+        present = {(name, wanting.span.begins) for name, wanting in self._jobs.items()}
+        for span in self._spans.keys() - present:
+            spans[span[0]].append(span)
+        for key, stay in self._stays.items():
+            if stay.ends is not None:
+                stays[key[0]].append(key)
+        going = sum(map(len, spans.values())) + sum(map(len, stays.values()))
+        kept = len(self._spans) + len(self._stays) - going
         jobs = {*spans, *stays}
-        share = MAX_WAITING // len(jobs)
+        share = max(0, MAX_WAITING - kept) // max(1, len(jobs))
         for name in jobs:
-            if len(spans[name]) + len(stays[name]) <= share:
+            ends = {key: self._stays[key].ends or now for key in stays[name]}
+            instants = sorted([*(begins for _, begins in spans[name]), *ends.values()])
+            if len(instants) <= share:
                 continue
-            begins = [self._spans[key].begins for key in spans[name]]
-            ends = [end for key in stays[name] if (end := self._stays[key].ends) is not None]
-            instants = sorted([*begins, *ends])
-            until = instants[max(0, len(instants) - share // 2 - 1)]
-            # In a time without a span nothing is known, so the spans go as well.
-            for span in [key for key in spans[name] if self._spans[key].begins <= until]:
+            until = instants[-share // 2 - 1]
+            for span in [span for span in spans[name] if span[1] <= until]:
                 del self._spans[span]
-            for stay in stays[name]:
-                ended = self._stays[stay].ends
-                if ended is not None and ended <= until:
-                    del self._stays[stay]
+            for key in [key for key, end in ends.items() if end <= until]:
+                del self._stays[key]
+            # In a time without a span nothing is known, so a span goes in which a stay is missing.
             wanting = self._jobs.get(name)
             if wanting is not None and wanting.span.begins <= until:
+                self._spans.pop((name, wanting.span.begins), None)
                 wanting.span = replace(wanting.span, begins=now, ends=now, restarts=0)
+                self._spans[name, now] = wanting.span
 
     def _see(self, job: SupervisedJob, at: Instant, restarts: int = 0) -> None:
         wanting = self._jobs.get(job.name)
@@ -236,13 +244,6 @@ class StayBook:
         if not self._staying[stay.host]:
             del self._staying[stay.host]
         wanting.notices.pop(stay.host, None)
-
-
-def _by_job(keys: Iterable[K]) -> Mapping[JobName, list[K]]:
-    grouped = defaultdict[JobName, list[K]](list)
-    for key in keys:
-        grouped[key[0]].append(key)
-    return grouped
 
 
 def _wants(job: SupervisedJob) -> bool:

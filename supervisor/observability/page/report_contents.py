@@ -133,6 +133,7 @@ class ReportContents:
     accounts: Sequence[AccountRow]
     columns: Sequence[ChartColumn]
     machines: Sequence[MachineRow]
+    more_machines: int
     hosts: Sequence[HostRow]
     more_hosts: int
     hosts_cut: bool
@@ -149,6 +150,7 @@ def report_contents(spent: SpentTime, job: str, column_seconds: float) -> Report
     shown = rows[:MAX_ROWS]
     if rest:
         shown.append(_row(JobName(""), [each for each in meant if each.job in rest]))
+    machines = _machines(meant)
     hosts = [] if spent.seen is None else _hosts(spent.seen)
     uncounted = found.until - found.since - found.counted_seconds
     return ReportContents(
@@ -157,7 +159,8 @@ def report_contents(spent: SpentTime, job: str, column_seconds: float) -> Report
         more=len(rest),
         accounts=[_account(account, total) for account in Account if total.spent(account) > 0],
         columns=_columns(spent.hourly, column_seconds),
-        machines=_machines(meant),
+        machines=machines[:MAX_ROWS],
+        more_machines=max(0, len(machines) - MAX_ROWS),
         hosts=hosts[:MAX_ROWS],
         more_hosts=max(0, len(hosts) - MAX_ROWS),
         hosts_cut=spent.seen is not None and spent.seen.cut,
@@ -207,7 +210,8 @@ def _hosts(seen: CapacityView) -> Sequence[HostRow]:
         HostRow(
             host=host,
             seconds=sum((stay.ends or seen.until) - max(stay.begins, seen.since) for stay in found),
-            notices=sum(stay.noticed is not None for stay in found),
+            # A notice goes on over two stays if another supervisor has begun to lead, or the job has wanted nothing.
+            notices=len({(stay.noticed, stay.deadline) for stay in found if stay.noticed is not None}),
             gone=sum(stay.gone for stay in found),
             bar=[part for stay in found for part in _stay_parts(stay, seen.since, seen.until)],
         )
@@ -246,5 +250,5 @@ def _machines(jobs: Sequence[LedgerJobView]) -> Sequence[MachineRow]:
             worker_seconds=seconds,
             gpu_seconds=gpus[kind],
         )
-        for kind, seconds in sorted(held.items(), key=lambda each: -each[1])[:MAX_ROWS]
+        for kind, seconds in sorted(held.items(), key=lambda each: -each[1])
     ]

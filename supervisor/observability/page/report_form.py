@@ -1,5 +1,6 @@
 """Reads what the form of the report's page asks for. Pure."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -46,6 +47,11 @@ class ReportForm:
     def column_seconds(self) -> float:
         """How long a column of the chart is, whole hours."""
         return SPANS[self.span][2]
+
+    @property
+    def command(self) -> str:
+        """The command that prints the same, as a shell takes it."""
+        return shlex.join(["job-supervisor", "report", *([self.job] if self.job else []), "--since", self.span])
 
     def address(self, job: str) -> str:
         """The query of the address that asks the same of one job."""

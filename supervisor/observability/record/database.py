@@ -336,8 +336,10 @@ class RecordDatabase:
         Raises:
             RecordError: It cannot be done now.
         """
-        with _translated(), self._engine.begin() as connection:
-            ledger_tables.sum_up(connection, now)
+        has_more = True
+        while has_more:
+            with _translated(), self._engine.begin() as connection:
+                has_more = ledger_tables.sum_up_one(connection, now)
 
     def write_stays(self, changes: StayChanges, writer: str) -> None:
         """Writes spans and stays, instead of what the same writer has written of them before.

@@ -153,18 +153,23 @@ def read_hourly(connection: Connection, since: float, until: float, job: JobName
     return found
 
 
-def sum_up(connection: Connection, now: float) -> None:
-    """Sums up the days that are over and were not summed up since somebody has written an hour of them."""
+def sum_up_one(connection: Connection, now: float) -> bool:
+    """Sums up the first day that is over and was not summed up since somebody has written an hour of it.
+
+    Returns whether there was one.
+    """
     first = connection.scalar(select(func.min(_hours.c.begins)))
     if first is None:
-        return
+        return False
     done = set(connection.scalars(select(_summed.c.begins)))
     # The first day is read by its hours: it may be a part of one, of which more is deleted later.
     day = math.ceil(first / DAY) * DAY
     while day + DAY + _SETTLED_SECONDS <= now:
         if day not in done:
             _sum_up_day(connection, day)
+            return True
         day += DAY
+    return False
 
 
 def prune(connection: Connection, before: float, most: int) -> None:

@@ -205,14 +205,15 @@ class Recorder:
         return await self._in_thread(lambda: self._opened().read_capacity(job, since, until, most))
 
     async def _keep_up(self) -> None:
-        """Prunes, and writes the ledger, if it is time for that."""
+        """Writes the ledger, prunes, and sums up days that are over, if it is time for that."""
         now = self._clock.monotonic()
-        if now >= self._prune_at:
-            await self._in_thread(self._prune)
-            self._prune_at = now + _PRUNE_SECONDS
         if now >= self._ledger_at:
             await self._write_ledger()
             self._ledger_at = now + _LEDGER_SECONDS
+        if now >= self._prune_at:
+            await self._in_thread(self._prune)
+            self._prune_at = now + _PRUNE_SECONDS
+            await self._in_thread(lambda: self._opened().sum_up(self._clock.now()))
 
     async def _write_ledger(self) -> None:
         hours, machines, stays = self._book.waiting(), self._machines.waiting(), self._stays.waiting()
@@ -264,9 +265,7 @@ class Recorder:
         self._opened().write_stays(stays, self._writer)
 
     def _prune(self) -> None:
-        now = self._clock.now()
-        self._opened().prune(now - self._limits.days * 86_400, self._limits.entries)
-        self._opened().sum_up(now)
+        self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
 
     def _close(self, hours: LedgerHours, machines: MachineHours, stays: StayChanges) -> None:
         if self._database is None:

@@ -1,5 +1,6 @@
 """A client of the API server for tests: paths and manifests as everybody knows them, JSON in and out."""
 
+import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -58,11 +59,16 @@ class Api:
     async def _request(self, method: str, path: str, query: Mapping[str, str], body: Manifest | None = None) -> Any:
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = None if body is None else json.dumps(body)
-        async with self.session.request(
-            method, path, params=query, data=data, headers={"Content-Type": kind}
-        ) as answer:
-            await _refuse(answer)
-            return await answer.json(content_type=None)
+        while True:
+            async with self.session.request(
+                method, path, params=query, data=data, headers={"Content-Type": kind}
+            ) as answer:
+                if answer.status != HTTPStatus.TOO_MANY_REQUESTS or "Retry-After" not in answer.headers:
+                    await _refuse(answer)
+                    return await answer.json(content_type=None)
+                # One that has just started reads its resources first.
+                pause = float(answer.headers["Retry-After"])
+            await asyncio.sleep(pause)
 
 
 async def _refuse(answer: aiohttp.ClientResponse) -> None:

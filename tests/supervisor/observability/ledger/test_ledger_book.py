@@ -129,6 +129,17 @@ def test_without_a_database_the_earliest_hours_are_given_up_and_that_is_known(
     assert sum(counted[Account.TRAINING] for hour, counted in book.waiting().items() if hour.job == NOBODY) == 2 * HOUR
 
 
+def test_sums_that_are_read_keep_no_more_hours_than_may_wait(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no database is there, a scrape of the metrics counts as well; the sums themselves lose nothing."""
+    monkeypatch.setattr(module, "MAX_WAITING", 5)
+    book = _leading(clock, running_job())
+    for _ in range(20):
+        clock.at += HOUR
+        counted = book.counted()
+        assert len(book._sums._hours) <= 5
+    assert counted == {("", Account.UNMEASURED): 20 * 6 * HOUR}
+
+
 _STATES = [running_job(), running_job(workers=3), suspended_job(), waiting_job()]
 
 

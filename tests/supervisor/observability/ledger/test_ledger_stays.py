@@ -161,6 +161,16 @@ def test_what_waits_is_bounded_and_takes_its_hours_along(monkeypatch: pytest.Mon
     assert changes.spans
 
 
+def test_a_job_with_more_hosts_than_may_wait_keeps_its_present_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 6)
+    told = _Told(running_job(workers=8))
+    for number in range(20):
+        told.changes(number * 10 + 5, hosts=first(7 + number % 2))
+        changes = told.book.waiting()
+    assert len(changes.stays) < 12
+    assert [span.ends for span in changes.spans.values()] == [T0 + 195]
+
+
 def test_a_job_whose_hosts_come_and_go_drops_nothing_of_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_WAITING", 40)
     told, quiet = _Told(running_job(workers=2)), replace(running_job(workers=3), name=JobName("quiet"))

@@ -110,18 +110,22 @@ def test_a_host_that_was_noticed_comes_first_and_its_bar_shows_when() -> None:
         HostStay(host=Host("spot"), begins=2.4 * HOUR, ends=7.2 * HOUR, noticed=4.8 * HOUR, gone=True),
         HostStay(host=Host("spot"), begins=12 * HOUR, noticed=24 * HOUR - 1e-9),
         HostStay(host=Host("late"), begins=12 * HOUR, ends=12 * HOUR),
+        # One notice, over two supervisors that led.
+        HostStay(host=Host("zeta"), begins=1 * HOUR, ends=20 * HOUR, noticed=19 * HOUR, deadline=25 * HOUR),
+        HostStay(host=Host("zeta"), begins=20 * HOUR, noticed=19 * HOUR, deadline=25 * HOUR),
     ]
     seen = CapacityView(job=JobName("a"), since=0.0, until=DAY, spans=[], stays=stays)
     found = LedgerView(since=0.0, until=DAY, counted_seconds=DAY, jobs=[])
     shown = report_contents(SpentTime(found, {}, seen), "a", HOUR)
     assert [(row.host, row.seconds / HOUR, row.notices, row.gone) for row in shown.hosts] == [
         ("spot", pytest.approx(16.8), 2, 1),
+        ("zeta", 23.0, 1, 0),
         ("late", 0.0, 0, 0),
         ("plain", 24.0, 0, 0),
     ]
     drawn = [(part.key, round(part.at, 3), round(part.length, 3)) for part in shown.hosts[0].bar if part.length > 0.001]
     assert drawn == [("there", 10.0, 10.0), ("noticed", 20.0, 10.0), ("there", 50.0, 50.0)]
-    assert (shown.hosts[1].bar, shown.more_hosts, shown.hosts_cut) == ([], 0, False)
+    assert (shown.hosts[2].bar, shown.more_hosts, shown.hosts_cut) == ([], 0, False)
 
 
 async def _page(served: Served, **fields: str) -> PageAnswer:
@@ -161,6 +165,8 @@ async def test_a_job_that_nobody_knows_wanted_nothing(served: Served) -> None:
     page = await _page(served, job='"><script>1</script>', span="24h")
     assert (page.status, "In the last 24 hours, no job wanted workers." in page.seen) == (200, True)
     assert "<script>1" not in page.text
+    page = await _page(served, job="x; reboot #")
+    assert "job-supervisor report 'x; reboot #' --since 7d" in page.seen
 
 
 async def test_a_ledger_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:

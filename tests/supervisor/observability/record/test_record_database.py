@@ -213,13 +213,17 @@ def test_days_that_are_summed_up_read_the_same_as_their_hours(database: RecordDa
         hour = LedgerHour(_MIDNIGHT + 3600.0 * random.randrange(_DAYS * 24), random.choice(jobs))
         counted, writer = {random.choice(list(Account)): random.uniform(1, 9)}, random.choice("xy")
         seconds = sum(counted.values())
-        database.write_hours({hour: counted}, {hour: {random.choice(_HELD): seconds}}, writer)
+        [account] = counted
+        database.write_hours({hour: counted}, {hour: {_held_for(account): seconds}}, writer)
         truth.setdefault(hour, {})[writer] = counted
         if random.random() < 0.5:
             database.sum_up(_MIDNIGHT + random.uniform(2, _DAYS + 1) * _DAY)
         if random.random() < 0.1:
             before = _MIDNIGHT + random.uniform(0, _DAYS) * _DAY
-            database.prune(before, 1000)
+            rows = sorted((each.begins for each, written in truth.items() for _ in written), reverse=True)
+            most = random.choice([1000, len(rows) - 1])
+            database.prune(before, most)
+            before = before if len(rows) <= most else max(before, math.nextafter(rows[most], math.inf))
             truth = {each: written for each, written in truth.items() if each.begins >= before}
         since, until = sorted(_MIDNIGHT + 3600.0 * random.randrange(-24, _DAYS * 24 + 24) for _ in range(2))
         _assert_reads(database, truth, since, until)
@@ -241,8 +245,16 @@ def _assert_reads(
     assert database.read_hours(since, until) == {job: pytest.approx(counted) for job, counted in jobs.items()}
     found = database.read_hourly(since, until, None)
     assert found == {begins: pytest.approx(counted) for begins, counted in hourly.items()}
-    held = {job: sum(kinds.values()) for job, kinds in database.read_machines(since, until).items()}
-    assert held == {job: pytest.approx(sum(counted.values())) for job, counted in jobs.items()}
+    held: dict[JobName, dict[HeldOn, float]] = {}
+    for job, account, seconds in ((job, *pair) for job, counted in jobs.items() for pair in counted.items()):
+        of_kinds, kind = held.setdefault(job, {}), _held_for(account)
+        of_kinds[kind] = of_kinds.get(kind, 0.0) + seconds
+    assert database.read_machines(since, until) == {job: pytest.approx(kinds) for job, kinds in held.items()}
+
+
+def _held_for(account: Account) -> HeldOn:
+    """Returns a kind of machine, so that the machines of a test follow from its accounts."""
+    return _HELD[list(Account).index(account) % len(_HELD)]
 
 
 def test_no_more_rows_of_the_ledger_are_kept_than_entries(database: RecordDatabase) -> None:
