@@ -252,8 +252,10 @@ class ApiServer:
                 self.on_date(response.headers.get("Date", ""), time.monotonic() - begun)
                 if not response.ok:
                     self._note_retry_after(response.headers.get("Retry-After", ""))
-                    raise api_error(response.status, await response.read())
-                with _aborted_unless_finished(response.connection):
+                    with _aborted_unless_finished(response.connection, response.content):
+                        body = await response.read()
+                    raise api_error(response.status, body)
+                with _aborted_unless_finished(response.connection, response.content):
                     yield response
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unavailable(error) from error
@@ -299,16 +301,19 @@ def _keep_alive(connection: socket.socket) -> None:
 
 
 @contextmanager
-def _aborted_unless_finished(connection: Connection | None) -> Iterator[None]:
+def _aborted_unless_finished(connection: Connection | None, body: aiohttp.StreamReader | None = None) -> Iterator[None]:
     """Aborts the connection of an answer that is not read to its end.
 
-    Closing would wait for a peer that may be gone.
+    Closing would wait for a peer that may be gone. `body` is that of the answer: once it is read, the connection may
+    belong to another request.
     """
+    # Taken before: an answer that fails to be read closes its connection by itself.
+    transport = None if connection is None else connection.transport
     try:
         yield
     except BaseException:
-        if connection is not None and connection.transport is not None:
-            connection.transport.abort()
+        if transport is not None and (body is None or not body.is_eof()):
+            transport.abort()
         raise
 
 

@@ -30,6 +30,7 @@ _WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """What a server adds to the key of a WebSocket, by RFC 6455."""
 _KEY = re.compile(rb"(?i)sec-websocket-key: (\S+)")
 _SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: "
+_BUSY = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 9\r\n\r\n"
 _TRUSTED = ssl.create_default_context()
 
 
@@ -43,7 +44,7 @@ def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLo
 class Silent:
     """A server that takes one request, and then reads what arrives without an answer, also to the end of TLS.
 
-    It only agrees to a WebSocket.
+    It only agrees to a WebSocket, and answers the path `/busy` with the head of an error.
     """
 
     listener: socket.socket
@@ -56,7 +57,10 @@ class Silent:
         accepted.settimeout(_SECONDS)
         with accepted.dup() as connection, self.context.wrap_socket(accepted, server_side=True) as secured:
             connection.settimeout(_SECONDS)
-            key = _KEY.search(secured.recv(4096))
+            request = secured.recv(4096)
+            key = _KEY.search(request)
+            if b" /busy " in request:
+                secured.sendall(_BUSY)
             if key:
                 agreed = base64.b64encode(hashlib.sha1(key[1] + _WEBSOCKET, usedforsecurity=False).digest())
                 secured.sendall(_SWITCHED + agreed + b"\r\n\r\n")
@@ -80,15 +84,20 @@ def silent(tmp_path: Path) -> Iterator[tuple[Silent, ssl.SSLContext]]:
         thread.join()
 
 
-async def test_the_connection_of_a_cancelled_request_is_closed(silent: tuple[Silent, ssl.SSLContext]) -> None:
+@pytest.mark.parametrize("path", ["/", "/busy"])
+async def test_the_connection_of_a_cancelled_request_is_closed(
+    silent: tuple[Silent, ssl.SSLContext], path: str
+) -> None:
     """At once: TLS alone would wait for half a minute, and nobody would close it where the loop ends before."""
     server, trusted = silent
     url = f"https://127.0.0.1:{server.listener.getsockname()[1]}"
-    client = ApiServer(
-        Access(url=url, namespace="", tls=trusted, credentials=_nobody, server_hostname="localhost"), _SECONDS
-    )
-    request = asyncio.create_task(client.request(Call(method="GET", path="/")))
+    access = Access(url=url, namespace="", tls=trusted, credentials=_nobody, server_hostname="localhost")
+    has_head = asyncio.Event()
+    client = ApiServer(access, _SECONDS, on_date=lambda _date, _seconds: has_head.set())
+    request = asyncio.create_task(client.request(Call(method="GET", path=path)))
     assert await asyncio.to_thread(server.asked.wait, _SECONDS)
+    if path == "/busy":
+        await has_head.wait()
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     await client.close()
