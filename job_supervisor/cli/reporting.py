@@ -17,9 +17,6 @@ from supervisor.domain.worker_time import WorkerTime, hours, percent, share
 from supervisor.observability.views import LedgerJobView, LedgerView
 
 _HOUR = 3600.0
-_UNCOUNTED_SECONDS = 60.0
-"""A gap that is worth a sentence: a failover takes seconds."""
-
 _NOT_WANTED = tuple(account for account in Account if account not in WANTED)
 _UNMEASURED = "No process has said what unmeasured workers did: they may have trained, saved, or made steps again."
 _ALWAYS_SHOWN = (Account.TRAINING,)
@@ -90,7 +87,6 @@ def _figures(time_of: WorkerTime) -> Mapping[str, object]:
 
 
 def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) -> list[Block]:
-    span = found.until - found.since
     told: list[Block] = [_time_of(jobs).summary(_when(found)), ""]
     if jobs:
         total = _time_of(jobs)
@@ -106,9 +102,8 @@ def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) ->
         told.append(Table(heads, [_row(name, time_of, shown) for name, time_of in listed.items()]))
         if Account.UNMEASURED in shown:
             told += ["", _UNMEASURED]
-    uncounted = span - found.counted_seconds
-    if uncounted > _UNCOUNTED_SECONDS:
-        told.append(f"For {duration(uncounted)} of that time no supervisor has counted, and nothing is known.")
+    if found.uncounted is not None:
+        told.append(f"For {duration(found.uncounted)} of that time no supervisor has counted, and nothing is known.")
     return told
 
 

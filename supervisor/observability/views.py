@@ -358,6 +358,10 @@ class LedgerJobView(msgspec.Struct, frozen=True, kw_only=True):
     machines: list[HeldView] = []
 
 
+_UNCOUNTED_SECONDS = 60.0
+"""A gap that is worth a sentence: a failover takes seconds."""
+
+
 class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     """Where worker-seconds went between two instants (Unix seconds), `since` at the beginning of an hour.
 
@@ -368,6 +372,12 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
     until: float
     counted_seconds: float
     jobs: list[LedgerJobView]
+
+    @property
+    def uncounted(self) -> float | None:
+        """The seconds of which nothing is known; None if they are too few to be worth a sentence."""
+        seconds = self.until - self.since - self.counted_seconds
+        return seconds if seconds > _UNCOUNTED_SECONDS else None
 
 
 class CapacityView(msgspec.Struct, frozen=True, kw_only=True):

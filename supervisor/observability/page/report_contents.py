@@ -12,9 +12,6 @@ from supervisor.domain.worker_time import HourlyTime, WorkerTime, share
 from supervisor.observability.page.contents import MAX_ROWS
 from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView
 
-_UNCOUNTED_SECONDS = 60.0
-"""A gap that is worth a sentence: a failover takes seconds."""
-
 _IDLE = tuple(each for each in HELD if each not in (Account.TRAINING, Account.UNMEASURED))
 PARTS: Mapping[str, tuple[str, Sequence[Account]]] = {
     "trained": ("trained", (Account.TRAINING,)),
@@ -44,9 +41,9 @@ _MEANINGS: Mapping[Account, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SpentTime:
-    """What the record has of a span: the ledger, and each hour of it, which is of one job or of all.
+    """The records of a span: `found` has the whole of each job, and `hourly` the hours of one job or of all.
 
-    `seen`: the hosts that were there for that one job; None for all of them.
+    `seen` has the hosts that were there for that one job. It is None if the page is about all jobs.
     """
 
     found: LedgerView
@@ -56,7 +53,7 @@ class SpentTime:
 
 @dataclass(frozen=True, slots=True)
 class BarPart:
-    """A part of a bar: its key in `PARTS`, where it begins and how long it is, of 100."""
+    """A part of a bar: its class in the style sheet, where it begins and how long it is, of 100."""
 
     key: str
     at: float
@@ -74,7 +71,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class AccountRow:
-    """What workers did; `share` is of what was wanted, None of what was not."""
+    """The time of one account. `share` is its part of what was wanted; it is None for an account that was not."""
 
     account: Account
     meaning: str
@@ -122,9 +119,9 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportContents:
-    """What the page shows, the largest first.
+    """The rows and bars of the page. Jobs and machines are in the order of their time, the largest first.
 
-    `uncounted`: the seconds of which nothing is known, if it is worth it; `hosts_cut`: the earliest stays are left out.
+    `uncounted` is as in `LedgerView`. `hosts_cut` says whether the earliest stays of hosts are left out.
     """
 
     total: WorkerTime
@@ -152,7 +149,6 @@ def report_contents(spent: SpentTime, job: str, column_seconds: float) -> Report
         shown.append(_row(JobName(""), [each for each in meant if each.job in rest]))
     machines = _machines(meant)
     hosts = [] if spent.seen is None else _hosts(spent.seen)
-    uncounted = found.until - found.since - found.counted_seconds
     return ReportContents(
         total=total,
         jobs=shown,
@@ -164,7 +160,7 @@ def report_contents(spent: SpentTime, job: str, column_seconds: float) -> Report
         hosts=hosts[:MAX_ROWS],
         more_hosts=max(0, len(hosts) - MAX_ROWS),
         hosts_cut=spent.seen is not None and spent.seen.cut,
-        uncounted=uncounted if uncounted > _UNCOUNTED_SECONDS else None,
+        uncounted=found.uncounted,
     )
 
 

@@ -42,72 +42,28 @@ _SETTLED_SECONDS = 7200.0
 """How long after its end a day is summed up: what is said of its last hour is written by then."""
 
 METADATA = MetaData()
-_hours = Table(
-    "ledger_hours",
-    METADATA,
-    Column("begins", Float(53), nullable=False),
-    Column("job", Text, nullable=False),
-    Column("writer", Text, nullable=False),
-    Column("account", Text, nullable=False),
-    Column("worker_seconds", Float(53), nullable=False),
-    PrimaryKeyConstraint("begins", "job", "writer", "account"),
-    sqlite_with_rowid=False,
-)
-"""The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
 _KIND = ("cloud", "zone", "instance_type", "price_class", "gpus")
-
-
-def _kind() -> list[Column[Any]]:
-    """The columns of a kind of machine. `gpus` are those of a worker, -1 if they are unknown."""
-    texts = [Column(name, Text, nullable=False) for name in _KIND[:-1]]
-    return [*texts, Column(_KIND[-1], Float(53), nullable=False)]
-
-
-_machines = Table(
-    "machine_hours",
-    METADATA,
-    Column("begins", Float(53), nullable=False),
-    Column("job", Text, nullable=False),
-    Column("writer", Text, nullable=False),
-    *_kind(),
-    Column("worker_seconds", Float(53), nullable=False),
-    PrimaryKeyConstraint("begins", "job", "writer", *_KIND),
-    sqlite_with_rowid=False,
-)
-"""What jobs hold, by the kind of machine; likewise."""
+"""The columns of a kind of machine. `gpus` are those of a worker, -1 if they are unknown."""
 _UNKNOWN_GPUS = -1.0
+
+
+def _sums(name: str, *key: str) -> Table:
+    """Returns a table with worker-seconds for each value of its key."""
+    columns = [Column(each, Float(53) if each in ("begins", "gpus") else Text(), nullable=False) for each in key]
+    seconds = Column("worker_seconds", Float(53), nullable=False)
+    return Table(name, METADATA, *columns, seconds, PrimaryKeyConstraint(*key), sqlite_with_rowid=False)
+
+
+_hours = _sums("ledger_hours", "begins", "job", "writer", "account")
+"""The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
+_machines = _sums("machine_hours", "begins", "job", "writer", *_KIND)
+"""The hours that jobs have held on each kind of machine, which are written like those of the ledger."""
 
 _summed = Table("ledger_summed", METADATA, Column("begins", Float(53), primary_key=True))
 """The days, of UTC, of which the three tables below have the sums. What they have of other days is of no use."""
-_days = Table(
-    "ledger_days",
-    METADATA,
-    Column("begins", Float(53), nullable=False),
-    Column("job", Text, nullable=False),
-    Column("account", Text, nullable=False),
-    Column("worker_seconds", Float(53), nullable=False),
-    PrimaryKeyConstraint("begins", "job", "account"),
-    sqlite_with_rowid=False,
-)
-_machine_days = Table(
-    "machine_days",
-    METADATA,
-    Column("begins", Float(53), nullable=False),
-    Column("job", Text, nullable=False),
-    *_kind(),
-    Column("worker_seconds", Float(53), nullable=False),
-    PrimaryKeyConstraint("begins", "job", *_KIND),
-    sqlite_with_rowid=False,
-)
-_all_jobs = Table(
-    "ledger_hours_of_all",
-    METADATA,
-    Column("begins", Float(53), nullable=False),
-    Column("account", Text, nullable=False),
-    Column("worker_seconds", Float(53), nullable=False),
-    PrimaryKeyConstraint("begins", "account"),
-    sqlite_with_rowid=False,
-)
+_days = _sums("ledger_days", "begins", "job", "account")
+_machine_days = _sums("machine_days", "begins", "job", *_KIND)
+_all_jobs = _sums("ledger_hours_of_all", "begins", "account")
 """The hours of these days, of all jobs together."""
 
 
@@ -179,17 +135,14 @@ def prune(connection: Connection, before: float, most: int) -> None:
     """
     hours = select(_hours.c.begins).order_by(_hours.c.begins.desc()).offset(most).limit(1)
     surplus = connection.scalar(hours)
-    for table in (_hours, _machines):
-        gone = table.c.begins < before
-        connection.execute(delete(table).where(gone if surplus is None else or_(gone, table.c.begins <= surplus)))
-    for table in (_summed, _days, _machine_days, _all_jobs):
-        # A day goes with its first hour.
+    # A day that is summed up goes with its first hour.
+    for table in (_hours, _machines, _summed, _days, _machine_days, _all_jobs):
         gone = table.c.begins < before
         connection.execute(delete(table).where(gone if surplus is None else or_(gone, table.c.begins <= surplus)))
 
 
 _ACCOUNTS = {account.value: account for account in Account}
-"""Those of a later version are left out."""
+"""The accounts that this version knows. A reader leaves those of a later version out."""
 
 
 def _read(
@@ -204,7 +157,7 @@ def _read(
     hours, days = tables
     first, last = _whole_days(connection, since, until)
     found = list[Any]()
-    # One after the other: SQLite reads every row between two ranges that are joined by an OR.
+    # Each range has a query of its own, because SQLite reads every row between two ranges that are joined by an OR.
     for table, begin, end in ((hours, since, first), (days, first, last), (hours, last, until)):
         columns, conditions = [table.c[name] for name in names], of_hours if table is hours else ()
         wanted = select(*columns, func.sum(table.c.worker_seconds)).group_by(*columns)

@@ -118,7 +118,7 @@ def test_the_ledger_equals_what_processes_have_said(
     expected = {account: _WORKERS * seconds for account, seconds in truth.items() if seconds > _NOISE}
     assert found == pytest.approx(expected, abs=_NOISE)
     assert sum(found.values()) == pytest.approx(_WORKERS * clock.at)
-    # What only grows says the same: of a run's seconds, what was told, and the rest.
+    # The sums that only grow say the same: a run's seconds are what was told and what was not.
     counted = {account: seconds for (_, account), seconds in book.counted().items()}
     grown: dict[Account, float] = {account: seconds for (_, account), seconds in book.told.items()}
     grown[Account.UNMEASURED] = counted.pop(Account.UNMEASURED) - sum(grown.values())

@@ -156,7 +156,7 @@ async def test_who_is_there_is_looked_up(scene: tuple[Served, Scrape]) -> None:
 
 
 async def test_worker_seconds_are_summed_up_by_account(scene: tuple[Served, Scrape]) -> None:
-    """Those of runs are running, and what a process says of them is beside it. Sums only grow."""
+    """Those of runs belong to `running`, and another counter has what a process says of them. Both only grow."""
     served, ask = scene
     await served.peers.agents(["n1", "n2"])
     _, order = await served.peers.running("job", ["n1", "n2"], max_workers=3, requested_workers=3)
