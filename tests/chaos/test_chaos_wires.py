@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.25
 _POOLED_THREADS = 6
 """gRPC starts and ends threads as it needs them."""
 _MAX_BYTES = 24 * 1024 * 1024
-_MAX_OBJECTS = 0.5
+_MAX_OBJECTS = 0.25
 """For each fault: a stream that is kept is a dozen."""
 
 
@@ -55,10 +55,11 @@ async def test_reclaims_come_and_go_through_faulty_wires(
         # By now pools and allocators have grown as far as faults make them.
         grown = await witness.as_few_as(calm)
         await scene.false_alarms()
-        # A stream that is just ending is some 60 objects.
+        # A stream that is just ending is some 60 objects, and one that has begun anew holds a directive of its own.
         after = await witness.as_few_as(replace(calm, tasks=grown.tasks))
+        processes = len(one.received())
         assert after.threads - calm.threads < _POOLED_THREADS
-        assert after.objects - grown.objects < _MAX_OBJECTS * _FAULTS
+        assert after.objects - grown.objects < _MAX_OBJECTS * _FAULTS + processes
         assert after.resident_bytes - grown.resident_bytes < _MAX_BYTES
         assert one.ended() == []
         faults = await one.internal_faults()
