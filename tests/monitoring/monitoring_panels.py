@@ -20,11 +20,11 @@ class PanelQuery:
     expr: str
     legend: str
 
-    def answer(self, server: Prometheus, begin: float, end: float) -> list[Series]:
-        """The panel's series in that time, without empty ones."""
-        expr = _filled(self.expr, end - begin)
+    def answer(self, server: Prometheus, begin: float, end: float, every: float = STEP_SECONDS) -> list[Series]:
+        """The panel's series in that time, without empty ones; points are `every` seconds apart."""
+        expr = _filled(self.expr, end - begin, every)
         is_instant = self.kind in {"stat", "table"}
-        found = server.at(expr, end) if is_instant else server.over(expr, begin, end, STEP_SECONDS)
+        found = server.at(expr, end) if is_instant else server.over(expr, begin, end, every)
         shown = [Series(each.labels, [point for point in each.points if math.isfinite(point[1])]) for each in found]
         return [each for each in shown if each.points]
 
@@ -75,10 +75,9 @@ def _asked(panel: Any, target: Any) -> PanelQuery:
     return PanelQuery(panel["title"], panel["type"], target["expr"], target["legendFormat"])
 
 
-def _filled(expr: str, span: float) -> str:
-    every = f"{STEP_SECONDS * 1000:.0f}ms"
-    rate = f"{max(STEP_SECONDS + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS) * 1000:.0f}ms"
+def _filled(expr: str, span: float, every: float) -> str:
+    rate = f"{max(every + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS) * 1000:.0f}ms"
     filled = expr.replace("$__range", f"{math.ceil(span)}s").replace("$__rate_interval", rate)
     for variable in ("cluster", "namespace", "job_namespace", "job_name"):
         filled = filled.replace(f"${variable}", ".*")
-    return filled.replace("$__interval", every)
+    return filled.replace("$__interval", f"{every * 1000:.0f}ms")

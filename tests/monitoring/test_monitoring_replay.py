@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from simulator.verdict import Figures, GroupMeaning
-from tests.monitoring.monitoring_panels import STEP_SECONDS, PanelQuery, boards, every_query
+from tests.monitoring.monitoring_panels import PanelQuery, boards, every_query
 from tests.monitoring.monitoring_pictures import draw
 from tests.monitoring.monitoring_programs import MonitoringProgram
 from tests.monitoring.monitoring_replay import LATE_ALERTS, RULES, Recording, recorded
@@ -26,6 +26,8 @@ _OPTIONAL = {"job_supervisor_notifications_total"}
 _WITHOUT_AGREEMENTS = {"Time to agree"}
 """A quantile of nothing: the ranks of the replay agree on no step."""
 _ROWS = 5
+_BAR_SECONDS = 6.0
+"""So many scrapes that one of them can be late: at 2 s, an increase between samples 1.25 s apart counts twice."""
 
 
 @pytest.fixture(scope="module", name="recording")
@@ -151,18 +153,18 @@ def _about(counts: Any) -> Any:
 def _counted(recording: Recording, panel: str) -> dict[str, float]:
     """All points of each series of a panel together, by what the series is called.
 
-    Where scrapes are late, an event can lie between two samples that both belong to two points. It does so in few of
-    several rows of points, each of which begins a little later than the one before.
+    An event can lie between two samples that both belong to two points. It does so in few of several rows of points,
+    each of which begins a little later than the one before.
     """
     queries = [asked for asked in _QUERIES if (asked.panel, asked.kind) == (panel, "timeseries")]
     sums: defaultdict[str, list[float]] = defaultdict(list)
     for asked in queries:
         for row in range(_ROWS):
-            for name, value in _sums(asked, recording, recording.begin - row * STEP_SECONDS / _ROWS):
+            for name, value in _sums(asked, recording, recording.begin - row * _BAR_SECONDS / _ROWS):
                 sums[name].append(value)
     return {name: median(values) for name, values in sums.items()}
 
 
 def _sums(asked: PanelQuery, recording: Recording, begin: float) -> Iterator[tuple[str, float]]:
-    for series in asked.answer(recording.prometheus, begin, recording.truth.ended):
+    for series in asked.answer(recording.prometheus, begin, recording.truth.ended, _BAR_SECONDS):
         yield asked.called(series.labels), sum(value for _, value in series.points)
