@@ -1,13 +1,11 @@
-"""Serves the status page to browsers with a viewer token: sign-in, the page itself, its assets and its stream."""
+"""Serves the status page to browsers with a viewer token: the pages, their assets and the stream."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import parse_qs
 
 from aiohttp import web
 
@@ -15,188 +13,20 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.domain.worker_time import HourlyTime
-from supervisor.fanout.lines import LineResponse, line
-from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError, Viewer
-from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, OversizedError, TooManyError
+from supervisor.fanout.lines import LineResponse
+from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
+from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.history_form import HistoryForm
 from supervisor.observability.page.rendering import PageAsset, PageRenderer
 from supervisor.observability.page.report_contents import SpentTime
 from supervisor.observability.page.report_form import ReportForm
+from supervisor.observability.page.sessions import COOKIE, HOURS, ViewerSession, ViewerSessions, own_site
+from supervisor.observability.page.viewers import MAX_VIEWERS, PageViewers
 from supervisor.observability.record.database import HistoryQuery, RecordError
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import CapacityView, HistoryView, LedgerView
 from supervisor.refusals import Refusals, Wire
-
-COOKIE = "job_supervisor_viewer"
-HOURS = 12
-_MAX_BYTES = 16 * 1024
-_OWN_SITE = ("same-origin", "none")
-"""Values of Sec-Fetch-Site for a request of our own page, and for one that the user typed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewerSession:
-    """A viewer's access, `until` an instant (Unix seconds; None: unlimited). `browser`: a session cookie gives it."""
-
-    until: float | None
-    browser: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewerSessions:
-    """Checks and starts sessions; `sign` makes a viewer token that is valid until an instant."""
-
-    authenticate: Authenticate
-    sign: Callable[[float], str]
-    clock: Clock
-
-    async def of(self, request: web.Request) -> ViewerSession | None:
-        """The session of a request; None if it has neither a token nor a cookie.
-
-        Raises:
-            BadTokenError: The token is invalid.
-            ForeignTokenError: The token is not a viewer's.
-        """
-        authorization, cookie = request.headers.get("Authorization"), request.cookies.get(COOKIE)
-        if authorization is not None:
-            return ViewerSession(until=(await self._viewer(authorization)).until, browser=False)
-        if cookie is not None:
-            return ViewerSession(until=(await self._viewer(f"Bearer {cookie}")).until, browser=True)
-        return None
-
-    async def sign_in(self, request: web.Request, answer: web.Response) -> None:
-        """Sets a session cookie with a token of its own, which lasts 12 hours and never longer than the token sent.
-
-        Raises:
-            BadTokenError: The token is invalid.
-            ForeignTokenError: The token is not a viewer's.
-            OversizedError: The body is too large for the form.
-            MalformedError: The body is not the form, or another site sent it.
-        """
-        _own_site(request)
-        viewer = await self._viewer(f"Bearer {await _token(request)}")
-        now = self.clock.wall()
-        longest = now + HOURS * 3600
-        until = longest if viewer.until is None else min(longest, viewer.until)
-        answer.set_cookie(
-            COOKIE,
-            self.sign(until),
-            max_age=max(0, int(until - now)),
-            path="/",
-            secure=request.secure,
-            httponly=True,
-            samesite="Strict",
-        )
-
-    async def _viewer(self, authorization: str) -> Viewer:
-        principal = await self.authenticate(authorization)
-        if not isinstance(principal, Viewer):
-            raise ForeignTokenError("a viewer token is needed")
-        return principal
-
-
-def _own_site(request: web.Request) -> None:
-    if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITE:
-        raise MalformedError("the request was sent by another site")
-
-
-async def _token(request: web.Request) -> str:
-    try:
-        await request.content.readexactly(_MAX_BYTES + 1)
-    except asyncio.IncompleteReadError as error:  # All of it was read.
-        body = error.partial
-    except web.RequestPayloadError as error:
-        raise MalformedError("the body is not framed as HTTP has it") from error
-    else:
-        raise OversizedError(f"more than {_MAX_BYTES} bytes")
-    try:
-        form = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=5)
-        (token,) = form["token"]
-    except (LookupError, ValueError) as error:
-        raise MalformedError("the form has one field, token") from error
-    return token.strip()
-
-
-MAX_VIEWERS = 200
-_PAUSE_SECONDS = 1.0
-_REFRESH_SECONDS = 5.0
-_PAUSE_FACTOR = 20
-"""A rendering is followed by a pause of this many times its own duration: viewers never cost more than a twentieth."""
-
-_FAILED = line({"type": "failed"})
-
-
-class PageViewers:
-    """Holds the streams to browsers. `run` renders for them, and only while there are any.
-
-    Args:
-        snapshot: Reads the status; called on the loop.
-        render: Renders it as HTML; called in a thread, so that it does not block the loop.
-        version: Changes whenever something worth showing at once has changed.
-        clock: The supervisor's clock.
-        bulkhead: Keeps a rendering that raises, so that it is tried again.
-
-    Attributes:
-        streams: Those of the present viewers.
-    """
-
-    def __init__(
-        self,
-        snapshot: Callable[[], StatusSnapshot],
-        render: Callable[[StatusSnapshot], str],
-        version: Callable[[], Any],
-        clock: Clock,
-        bulkhead: Bulkhead,
-    ) -> None:
-        self._snapshot = snapshot
-        self._render = render
-        self._version = version
-        self._clock = clock
-        self.streams: set[LineResponse] = set()
-        self._has_viewers = asyncio.Event()
-        self._sent_version: Any = None
-        self._sent_at = 0.0
-        self._bulkhead = bulkhead
-
-    @contextmanager
-    def showing(self, stream: LineResponse) -> Iterator[None]:
-        """Adds a viewer while the context lasts; the next rendering goes to all viewers."""
-        self.streams.add(stream)
-        self._sent_version = None
-        self._has_viewers.set()
-        try:
-            yield
-        finally:
-            self.streams.discard(stream)
-            if not self.streams:
-                self._has_viewers.clear()
-
-    def finish(self, reason: str) -> None:
-        """Ends every stream with a goodbye."""
-        for stream in list(self.streams):
-            stream.finish(reason)
-
-    async def run(self) -> None:
-        """Root task: renders while there are viewers."""
-        while True:
-            await self._has_viewers.wait()
-            started = self._clock.monotonic()
-            await self.once()
-            await asyncio.sleep(max(_PAUSE_SECONDS, _PAUSE_FACTOR * (self._clock.monotonic() - started)))
-
-    async def once(self) -> None:
-        """Renders if something has changed, or if the last rendering is old: counters in browsers drift."""
-        version, now = self._version(), self._clock.monotonic()
-        if version == self._sent_version and now - self._sent_at < _REFRESH_SECONDS:
-            return
-        rendered = _FAILED
-        with self._bulkhead.guard("page"):
-            rendered = line({"type": "page", "html": await asyncio.to_thread(self._render, self._snapshot())})
-        for stream in list(self.streams):
-            stream.push(rendered)
-        self._sent_version, self._sent_at = version, now
-
 
 _HEADERS: Mapping[str, str] = MappingProxyType(
     {
@@ -365,7 +195,7 @@ class PageEndpoints:
         Raises:
             MalformedError: Another site sent the request.
         """
-        _own_site(request)
+        own_site(request)
         answer = web.Response(status=303, headers=_TO_THE_PAGE)
         answer.del_cookie(COOKIE, path="/", secure=request.secure, httponly=True, samesite="Strict")
         return answer
