@@ -1,4 +1,4 @@
-"""Implements the commands `elastic-job-supervisor serve`, `… token` and `… notify-test`."""
+"""Implements the commands `elastic-job-supervisor serve`, `… sign-in`, `… token` and `… notify-test`."""
 
 import argparse
 import asyncio
@@ -19,7 +19,7 @@ from servicekit.logs import configure
 from servicekit.settings import SettingsError, describe, load
 from servicekit.tls import CertificateUnusable
 from supervisor.domain.ids import NAME_RULE, is_name
-from supervisor.identity.tokens import SecretError, Tokens
+from supervisor.identity.tokens import Operator, SecretError, Tokens, Viewer
 from supervisor.leadership.errors import LeadershipError, LeadershipLost
 from supervisor.pki.keys import KeysError
 from supervisor.settings import PREFIX, Settings, create_data_dir
@@ -32,6 +32,7 @@ _NEVER = "never"
 _SERVICE_DAYS, _PERSON_DAYS = 365.0, 30.0
 """A token in a file that a service reads is renewed with the machine's other credentials; a person's is easily lost."""
 _DAY_SECONDS = 86400
+_LINK_MINUTES, _MAX_LINK_MINUTES = 15.0, 1440.0
 _EXIT_CODES = """\
 exit codes:
   0   done, or stopped by a signal
@@ -102,6 +103,16 @@ def _parser(added: Sequence[AddedCommand]) -> SuggestingParser:
     for each in added:
         each.add_arguments(commands.add_parser(each.name, help=each.help))
     commands.add_parser("notify-test", help="send a test message to every target of NOTIFICATIONS_FILE")
+    link = commands.add_parser("sign-in", help="print a link that signs one browser in to the status page, once")
+    link.add_argument(
+        "--name",
+        type=_name,
+        help="of the person, who may also steer jobs, drain nodes and hold drills (default: a viewer)",
+    )
+    link.add_argument("--url", help="of the page, as the browser sees it (default: HTTP_ADDRESS)")
+    link.add_argument(
+        "--minutes", type=_minutes, default=_LINK_MINUTES, help=f"until the link expires (default: {_LINK_MINUTES:g})"
+    )
     kinds = commands.add_parser("token", help="make a token").add_subparsers(dest="kind", required=True)
     agent = kinds.add_parser("agent", help="a token for the agent of one node")
     agent.add_argument("--node", required=True, type=_name)
@@ -141,6 +152,16 @@ def _days(text: str) -> float | None:
     if not 0 < days <= _MAX_DAYS:
         raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MAX_DAYS} days")
     return days
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes") from None
+    if not 0 < minutes <= _MAX_LINK_MINUTES:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and at most {_MAX_LINK_MINUTES:g} minutes")
+    return minutes
 
 
 def _failpoint(text: str) -> failpoints.Trigger | None:
@@ -196,6 +217,16 @@ def _token(settings: Settings, given: argparse.Namespace) -> int:
     return 0
 
 
+def _sign_in(settings: Settings, given: argparse.Namespace) -> int:
+    who = Viewer() if given.name is None else Operator(name=given.name)
+    link = _tokens(settings).link(who, given.url or settings.page_url, Clock().now(), given.minutes * 60)
+    sys.stdout.write(link + "\n")
+    sys.stderr.write(
+        f"elastic-job-supervisor: Open it within {given.minutes:g} minutes: it signs in one browser, once.\n"
+    )
+    return 0
+
+
 def _tokens(settings: Settings) -> Tokens:
     if settings.keys_secret:
         # Imported here: a stand-alone supervisor does not need the Kubernetes client.
@@ -221,7 +252,7 @@ def _notify_test(settings: Settings, _given: argparse.Namespace) -> int:
     return _FAILED if any(results.values()) else 0
 
 
-_COMMANDS = {"serve": _serve, "token": _token, "notify-test": _notify_test}
+_COMMANDS = {"serve": _serve, "sign-in": _sign_in, "token": _token, "notify-test": _notify_test}
 
 
 def _complain(message: str, code: int) -> int:

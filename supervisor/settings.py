@@ -462,6 +462,12 @@ class Settings(Policy):
         return parse(self.grpc_address)
 
     @property
+    def page_url(self) -> str:
+        """The URL of the page as a browser on this machine sees it."""
+        scheme = "http" if self.tls_cert_file is None and not self.tls_names else "https"
+        return f"{scheme}://{self.http}"
+
+    @property
     def http(self) -> Address:
         """The address of the HTTP server."""
         return parse(self.http_address)

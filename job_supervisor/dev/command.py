@@ -86,7 +86,7 @@ async def _shown(scene: DevScene) -> int:
     """Starts the job and prints what happens to it, until it has succeeded."""
     await scene.await_agents()
     scene.start_job()
-    say(instructions(scene.options, scene.url, scene.workspace.viewer_token))
+    say(instructions(scene.options, scene.workspace.sign_in_link(scene.url), scene.workspace.viewer_token))
     narrator = JobNarrator()
     while not scene.is_job_done:
         try:

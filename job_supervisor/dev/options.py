@@ -124,7 +124,7 @@ def options(given: argparse.Namespace) -> DevOptions:
     )
 
 
-def instructions(chosen: DevOptions, url: str, token: Path) -> str:
+def instructions(chosen: DevOptions, link: str, token: Path) -> str:
     """Tells the user which commands to type in another terminal."""
     name = "job-supervisor"
     if shutil.which(name) is None:  # As in a checkout, whose environment is not activated.
@@ -143,7 +143,8 @@ def instructions(chosen: DevOptions, url: str, token: Path) -> str:
         [
             "Type in another terminal:",
             *(f"  {line}" for line in lines),
-            f"Or open {url} in a browser. The token for it is in {token}.",
+            f"Or open {link} in a browser, which this link signs in, once.",
+            f"For other browsers there is a token, which may only look, in {token}.",
             "Ctrl-C ends everything.",
         ]
     )

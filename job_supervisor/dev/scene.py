@@ -27,7 +27,7 @@ from job_supervisor.cli.http_backend import HttpBackend, SupervisorAddress
 from job_supervisor.cli.output import printable
 from job_supervisor.dev.options import JOB, ChildEnded, DevError, DevOptions, DevUsageError
 from servicekit.files import write_private
-from supervisor.identity.tokens import Tokens
+from supervisor.identity.tokens import Operator, Tokens
 from supervisor.observability.views import JobView
 
 # A script of the SDK, which the kernel makes end with its parent. It is started by name: nothing here imports the SDK.
@@ -35,6 +35,7 @@ _WITH_PARENT = "kubeai.elastic.commands.die_with_parent"
 _OWN_VARIABLES = ("JOB_SUPERVISOR_", "NODE_AGENT_", "SUPERVISOR_CLI_", "KUBEAI_")
 _POLL_SECONDS = 0.05
 _TAIL_LINES = 8
+_LINK_SECONDS = 3600.0
 
 _started = time.monotonic()
 
@@ -179,6 +180,10 @@ class DevWorkspace:
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
+
+    def sign_in_link(self, url: str) -> str:
+        """Makes the address that signs the user in to the page at a URL, once, as somebody who may do everything."""
+        return Tokens.load(self.directory).link(Operator(name="dev"), url, time.time(), _LINK_SECONDS)
 
     def prepare(self, hosts: tuple[str, ...]) -> None:
         """Writes the tokens and the host list."""

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +24,7 @@ SECRET_FILE = "token-secret"  # noqa: S105 - the file's name, not a secret
 _ALGORITHM = "HS256"
 _AUDIENCE = "elastic-job-supervisor"
 _SECRET_BYTES = 32
+_CODE_BYTES = 16
 _MAX_VERIFIED = 4096
 """The tokens whose claims are remembered. Verifying one takes as long as handling the report that came with it."""
 
@@ -86,7 +87,55 @@ class Operator(Viewer):
     name: str
 
 
-Principal = AgentPrincipal | LauncherPrincipal | ProcessPrincipal | Viewer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """A user of the cluster, whose rights are the cluster's to say. `until` is as with a viewer.
+
+    Attributes:
+        name: The name of the user, as the cluster writes it.
+        uid: Of the user; may be empty.
+        groups: Of the user.
+        extra: What else an authorizer of the cluster may ask for.
+    """
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    until: float | None = None
+
+
+Reader = Viewer | Person
+"""Whoever may see the page, and with more rights ask for something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A browser's access to the page, and to nothing else, `until` an instant (Unix seconds)."""
+
+    who: Reader
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignInCode:
+    """Signs somebody in once, before `until` (Unix seconds). No other code has its `id`."""
+
+    who: Viewer
+    id: str
+    issued: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormToken:
+    """Is in a form that was shown to that person at that address, and in no other one."""
+
+    by: str
+    address: str
+
+
+Principal = AgentPrincipal | LauncherPrincipal | ProcessPrincipal | Viewer | Session | SignInCode | FormToken
 
 
 class Tokens:
@@ -135,6 +184,23 @@ class Tokens:
 
     def operator(self, name: str, until: float | None = None) -> str:
         return self._sign({"kind": "operator", "name": name}, until)
+
+    def session(self, who: Reader, until: float) -> str:
+        """Makes a token for a browser's session."""
+        return self._sign({"kind": "session", **_claims(who)}, until)
+
+    def code(self, who: Viewer, now: float, until: float) -> str:
+        """Makes a code that signs somebody in once."""
+        claims = {"kind": "code", "id": secrets.token_urlsafe(_CODE_BYTES), "iat": now, **_claims(who)}
+        return self._sign(claims, until)
+
+    def link(self, who: Viewer, base: str, now: float, seconds: float) -> str:
+        """Makes the address, below the URL of the page, that signs somebody in once within so many seconds."""
+        return f"{base.rstrip('/')}/status/login?code={self.code(who, now, now + seconds)}"
+
+    def form(self, by: str, address: str, until: float) -> str:
+        """Makes the token of a form, which another site's page cannot have."""
+        return self._sign({"kind": "form", "by": by, "address": address}, until)
 
     def authenticate(self, authorization: str | None) -> Principal:
         """Returns the principal that sent an Authorization header.
@@ -185,12 +251,15 @@ class Authenticator:
         if self.pod is None:
             return self.tokens.authenticate(authorization)
         token = token_in(authorization)
-        try:
-            # API servers sign with asymmetric keys.
-            is_ours = jwt.get_unverified_header(token).get("alg") == _ALGORITHM
-        except (jwt.InvalidTokenError, ValueError):  # Our own check refuses it.
-            is_ours = True
-        return self.tokens.authenticate(authorization) if is_ours else await self.pod(token)
+        return self.tokens.authenticate(authorization) if is_ours(token) else await self.pod(token)
+
+
+def is_ours(token: str) -> bool:
+    """Whether a token is to be checked by our own secret: API servers sign with asymmetric keys."""
+    try:
+        return jwt.get_unverified_header(token).get("alg") == _ALGORITHM
+    except (jwt.InvalidTokenError, ValueError):  # Our own check refuses it.
+        return True
 
 
 def token_in(authorization: str | None) -> str:
@@ -217,4 +286,35 @@ def _principal(claims: Mapping[str, Any], until: float | None) -> Principal:
             return Viewer(until=until)
         case {"kind": "operator", "name": str(name)} if is_name(name):
             return Operator(name=name, until=until)
+        case {"kind": "session", "who": str()} if until is not None:
+            return Session(who=_reader(claims, until), until=until)
+        case {"kind": "code", "who": str(), "id": str(code), "iat": int(issued) | float(issued)} if until is not None:
+            who = _reader(claims, until)
+            if isinstance(who, Viewer):
+                return SignInCode(who=replace(who, until=None), id=code, issued=issued, until=until)
+        case {"kind": "form", "by": str(by), "address": str(address)}:
+            return FormToken(by=by, address=address)
+    raise BadTokenError("the token identifies no principal")
+
+
+def _claims(who: Reader) -> dict[str, Any]:
+    """Returns the claims about a reader, which `_reader` reads."""
+    match who:
+        case Person(name=name, uid=uid, groups=groups, extra=extra):
+            return {"who": "person", "name": name, "uid": uid, "groups": groups, "extra": dict(extra)}
+        case Operator(name=name):
+            return {"who": "operator", "name": name}
+        case _:
+            return {"who": "viewer"}
+
+
+def _reader(claims: Mapping[str, Any], until: float) -> Reader:
+    match claims:
+        case {"who": "person", "name": str(name), "uid": str(uid), "groups": list(groups), "extra": dict(extra)}:
+            more = tuple((key, tuple(values)) for key, values in extra.items())
+            return Person(name=name, uid=uid, groups=tuple(groups), extra=more, until=until)
+        case {"who": "operator", "name": str(name)}:
+            return Operator(name=name, until=until)
+        case {"who": "viewer"}:
+            return Viewer(until=until)
     raise BadTokenError("the token identifies no principal")

@@ -14,6 +14,14 @@ class ForeignTokenError(Exception):
     """The token is valid, but not for this request."""
 
 
+class DeniedError(Exception):
+    """The sender is known, and may not do this. The message says who may."""
+
+
+class NotTakenError(Exception):
+    """The cluster does not take a change that somebody has asked for. The message says why."""
+
+
 class UnknownNodeError(Exception):
     """No agent of this node is known."""
 
@@ -39,6 +47,8 @@ CODES: dict[type[Exception], Code] = {
     BadTokenError: Code.BAD_TOKEN,
     ForeignTokenError: Code.FOREIGN_TOKEN,
     ForeignPodError: Code.FOREIGN_TOKEN,
+    DeniedError: Code.FOREIGN_TOKEN,
+    NotTakenError: Code.NOT_SERVING,
     registration.ForeignJobError: Code.FOREIGN_TOKEN,
     registration.UnknownJobError: Code.UNKNOWN_JOB,
     UnknownNodeError: Code.UNKNOWN_NODE,

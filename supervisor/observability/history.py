@@ -72,6 +72,12 @@ class JobHistory:
         """The last entries of a job, the latest first."""
         return tuple(reversed(self._entries.get(job, ())))
 
+    def add(self, entry: HistoryEntry) -> None:
+        """Adds an entry that no change tells, if it is about a known job."""
+        kind, _, name = entry.subject.partition("/")
+        if kind == "job" and (kept := self._entries.get(JobName(name))) is not None:
+            kept.append(entry)
+
     def seed(self, earlier: Iterable[HistoryEntry], since: float) -> None:
         """Adds entries from before all that are here, the earliest first, which are complete since an instant."""
         self.since = min(self.since, since)

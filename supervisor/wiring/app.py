@@ -35,6 +35,7 @@ from supervisor.identity.tokens import Authenticator, Tokens
 from supervisor.ingest import agent_registry, agent_reports, agents, expiry, operators, rendezvous
 from supervisor.ingest.launchers import LauncherEndpoints, LauncherQuotas
 from supervisor.ingest.processes import ProcessEndpoints, RelayEndpoints
+from supervisor.ingest.steering import StoreSteering
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
@@ -123,7 +124,7 @@ class SupervisorService:
             _rendezvous(base, state),
             _processes(base, state),
             _agents(base, state),
-            _requests(base, state),
+            _requests(state),
         ]
         others = [
             Feature(listeners=base.hooks.attach(state.live)),  # Metrics, if the process serves any.
@@ -215,6 +216,7 @@ class SharedState:
         self.agents = agent_registry.AgentRegistry(changes.notify, clock.now)
         self.unconfirmed = agent_registry.UnconfirmedNotices(changes.notify, clock)
         self.facts = facts.Facts(store, self.agents, self.unconfirmed, settings, self.around, now=clock.now)
+        self.steering = StoreSteering(store=store, agents=self.agents, policy=settings, clock=clock)
         self.pod_reports = agent_reports.PodReports(self.around.node_of, lambda: store.snapshot().notices)
         self.reclaim = agents.ReclaimService(
             agent_reports.AgentDependencies(
@@ -377,18 +379,12 @@ def _agents(base: Foundation, state: SharedState) -> Feature:
     )
 
 
-def _requests(base: Foundation, state: SharedState) -> Feature:
+def _requests(state: SharedState) -> Feature:
     """Builds the feature of people's requests: drills, drains, and steering of single jobs."""
     return Feature(
         endpoints=[
-            operators.OperatorNoticeEndpoints(
-                store=state.store,
-                agents=state.agents,
-                policy=base.settings,
-                clock=base.clock,
-                authenticate=state.authenticate,
-            ),
-            operators.RequestEndpoints(store=state.store, authenticate=state.authenticate, clock=base.clock),
+            operators.OperatorNoticeEndpoints(steering=state.steering, authenticate=state.authenticate),
+            operators.RequestEndpoints(steering=state.steering, authenticate=state.authenticate),
         ]
     )
 
@@ -434,6 +430,12 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, held, stayed, kept]
     if not settings.status_page:
         return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
+
+    def audit(entry: history.HistoryEntry) -> None:
+        """Adds what a person has asked for to what has happened."""
+        happened.add(entry)
+        kept.add(entry)
+
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
@@ -443,7 +445,10 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         capacity=reader.capacity,
         version=lambda: reader.version,
         authenticate=state.authenticate,
-        sign=base.tokens.viewer,
+        tokens=base.tokens,
+        people=None,
+        steering=state.steering,
+        audit=audit,
         refusals=base.refusals,
         clock=base.clock,
         bulkhead=base.bulkhead,

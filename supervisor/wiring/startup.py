@@ -1,6 +1,7 @@
 """Starts the process of a supervisor: stand-alone with SQLite, or as a replica on a cluster."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.process import raise_descriptor_limit
 from servicekit.settings import SettingsError
-from supervisor.identity.tokens import Tokens
+from supervisor.identity.tokens import Operator, Tokens
 from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
 from supervisor.refusals import Refusals
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from supervisor.wiring.cluster import SupervisorReplica
 
 STORE_FILE = "supervisor.sqlite"
+
+_OWNER = Operator(name="owner")
+"""Who has started the supervisor at a terminal, by name."""
+_LINK_SECONDS = 900.0
 
 _log = structlog.get_logger()
 
@@ -109,6 +114,9 @@ async def _serve_alone(process: ServingProcess) -> None:
                 notifications=process.notifications,
             )
         )
+        if settings.status_page and sys.stderr.isatty():  # Somebody has started it by hand; no log gets the link.
+            link = tokens.link(_OWNER, settings.page_url, process.clock.wall(), _LINK_SECONDS)
+            sys.stderr.write(f"To sign in to the status page, once: {link}\n")
         with lifecycle.stop_on_signals(stop):
             await supervisor.serve(stop, process.metrics_task)
     finally:

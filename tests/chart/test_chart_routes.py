@@ -2,7 +2,9 @@ from typing import Any, cast
 
 import pytest
 
+from supervisor.observability.page.actions import action_endpoints
 from supervisor.observability.page.endpoints import PageEndpoints
+from supervisor.observability.page.gate import PageGate
 from supervisor.observability.page.rendering import PageRenderer
 from tests.chart.chart_rendering import Helm, Manifest, RenderingRefused, Values, one, pod_of
 
@@ -87,6 +89,8 @@ def test_a_way_to_nowhere_is_refused(helm: Helm, values: Values, sentence: str) 
 def _served() -> set[str]:
     """The paths of the page, none of which is asked."""
     unused = cast("Any", None)
+    renderer = PageRenderer()
+    gate = PageGate(sessions=unused, renderer=renderer, refusals=unused)
     page = PageEndpoints(
         snapshot=unused,
         job=unused,
@@ -94,9 +98,18 @@ def _served() -> set[str]:
         spent=unused,
         hourly=unused,
         capacity=unused,
-        renderer=PageRenderer(),
+        renderer=renderer,
         viewers=unused,
-        sessions=unused,
+        gate=gate,
+        actions=action_endpoints(
+            gate=gate,
+            steering=unused,
+            snapshot=unused,
+            audit=unused,
+            renderer=renderer,
+            refusals=unused,
+            clock=unused,
+        ),
         refusals=unused,
         clock=unused,
     )

@@ -9,6 +9,7 @@ from servicekit.clock import Clock
 from servicekit.faults import Backoff, Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError
 from servicekit.kubernetes.server import ApiServer
+from servicekit.rate import TokenBucket
 from servicekit.reconcile import Wakeup
 from supervisor.observability.events.api import EventSender, PendingEvent, SendResult
 from supervisor.observability.events.rules import EventDraft, Priority, ReferenceResolver, Topic, drafts
@@ -68,26 +69,6 @@ class EventQueue:
 
     def __bool__(self) -> bool:
         return any(self._queues.values())
-
-
-@dataclass(slots=True)
-class TokenBucket:
-    """A rate limit: `burst` tokens at first, and `rate` more each second."""
-
-    rate: float
-    burst: float
-    _taken: float = 0.0
-    _at: float | None = None
-
-    def take(self, now: float) -> float:
-        """Takes a token and returns 0, or returns the seconds until the next token; `now` must be monotonic."""
-        since = 0.0 if self._at is None else now - self._at
-        self._taken, self._at = max(0.0, self._taken - since * self.rate), now
-        left = self.burst - self._taken
-        if left >= 1.0:
-            self._taken += 1.0
-            return 0.0
-        return (1.0 - left) / self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

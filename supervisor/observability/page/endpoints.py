@@ -1,10 +1,9 @@
 """Serves the status page to browsers with a viewer token: the pages, their assets and the stream."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -14,47 +13,28 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.fanout.lines import LineResponse
-from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
-from supervisor.ingest.errors import CODES, ForeignTokenError, MalformedError, TooManyError
+from supervisor.identity.people import People
+from supervisor.identity.tokens import BadTokenError, Tokens
+from supervisor.ingest.errors import MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate
+from supervisor.ingest.steering import Steering
+from supervisor.observability.history import HistoryEntry
+from supervisor.observability.page.actions import ActionEndpoints, action_endpoints
+from supervisor.observability.page.answers import HEADERS, html_page, page_root
+from supervisor.observability.page.gate import PageGate
 from supervisor.observability.page.history_form import HistoryForm
 from supervisor.observability.page.rendering import PageAsset, PageRenderer
 from supervisor.observability.page.report_contents import SpentTime
 from supervisor.observability.page.report_form import ReportForm
-from supervisor.observability.page.sessions import COOKIE, HOURS, ViewerSession, ViewerSessions, own_site
+from supervisor.observability.page.sessions import PageSession, PageSessions, UsedCodes
 from supervisor.observability.page.viewers import MAX_VIEWERS, PageViewers
 from supervisor.observability.record.database import HistoryQuery, RecordError
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import CapacityView, HistoryView, LedgerView
-from supervisor.refusals import Refusals, Wire
+from supervisor.refusals import Refusals
 
-_HEADERS: Mapping[str, str] = MappingProxyType(
-    {
-        "Content-Security-Policy": (
-            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-            "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-        ),
-        "Cross-Origin-Opener-Policy": "same-origin",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "Referrer-Policy": "same-origin",
-        "X-Content-Type-Options": "nosniff",
-        "X-Frame-Options": "DENY",
-        "Cache-Control": "no-store",
-    }
-)
-_TO_THE_PAGE = {**_HEADERS, "Location": "../"}
-_ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=86400, immutable"}
+_ASSET_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=86400, immutable"}
 """An asset's URL contains a hash of its content."""
-
-_REFUSED: Mapping[type[Exception], tuple[int, str]] = MappingProxyType(
-    {
-        BadTokenError: (401, "This token was not issued by this supervisor, or it has expired."),
-        ForeignTokenError: (403, "This token is of another kind: a viewer token is needed."),
-        ForeignPodError: (403, "This token is of another kind: a viewer token is needed."),
-        AuthenticationUnavailableError: (503, "This token cannot be checked right now. Try again."),
-    }
-)
-"""The status and the message of the login form for each refusal."""
 
 _LONGEST_TIMER_SECONDS = 86400.0 * 7
 
@@ -69,7 +49,8 @@ class PageEndpoints:
     capacity: Callable[[JobName, float, float], Awaitable[CapacityView]]
     renderer: PageRenderer
     viewers: PageViewers
-    sessions: ViewerSessions
+    gate: PageGate
+    actions: ActionEndpoints
     refusals: Refusals
     clock: Clock
 
@@ -81,8 +62,8 @@ class PageEndpoints:
             web.get("/status/jobs/{job:.+}", self.job_page),
             web.get("/status/history", self.history_page),
             web.get("/status/report", self.report_page),
-            web.post("/status/login", self.login),
-            web.post("/status/logout", self.logout),
+            *self.gate.routes(),
+            *self.actions.routes(),
             *(web.get(f"/status/{asset.name}", partial(_serve, asset)) for asset in self.renderer.assets.values()),
         ]
 
@@ -91,21 +72,21 @@ class PageEndpoints:
         session = await self._session(request)
         if isinstance(session, web.Response):
             return session
-        return _html(self.renderer.page(self.snapshot(), signed_in=session.browser))
+        return html_page(self.renderer.page(self.snapshot(), session=session))
 
     async def job_page(self, request: web.Request) -> web.Response:
         """Serves the page of one job, or the login form without a session."""
         session = await self._session(request)
         if isinstance(session, web.Response):
             return session
-        name, root = JobName(request.match_info["job"]), _root(request)
+        name, root = JobName(request.match_info["job"]), page_root(request)
         found = self.job(name)
         if found is None:
-            text = self.renderer.render("no_job.html", job=name, signed_in=session.browser, root=root)
-            return _html(text, status=404)
+            text = self.renderer.render("no_job.html", job=name, session=session, root=root)
+            return html_page(text, status=404)
         # In a thread: a job may have thousands of hosts.
-        text = await asyncio.to_thread(self.renderer.job, found, root, signed_in=session.browser)
-        return _html(text)
+        text = await asyncio.to_thread(self.renderer.job, found, root, session=session)
+        return html_page(text)
 
     async def history_page(self, request: web.Request) -> web.Response:
         """Serves a page of the record, or the login form without a session."""
@@ -121,7 +102,7 @@ class PageEndpoints:
             happened, status = str(error), 400
         except RecordError as error:
             happened, status = f"The record cannot be read now: {error}.", 503
-        return _html(self.renderer.history(form, happened, _root(request), signed_in=session.browser), status=status)
+        return html_page(self.renderer.history(form, happened, page_root(request), session=session), status=status)
 
     async def report_page(self, request: web.Request) -> web.Response:
         """Serves where worker-hours went, or the login form without a session."""
@@ -145,24 +126,16 @@ class PageEndpoints:
         except RecordError as error:
             spent, status = f"The ledger cannot be read now: {error}.", 503
         # In a thread: there may be thousands of jobs.
-        text = await asyncio.to_thread(self.renderer.report, form, spent, _root(request), signed_in=session.browser)
-        return _html(text, status=status)
+        text = await asyncio.to_thread(self.renderer.report, form, spent, page_root(request), session=session)
+        return html_page(text, status=status)
 
-    async def _session(self, request: web.Request) -> ViewerSession | web.Response:
+    async def _session(self, request: web.Request) -> PageSession | web.Response:
         """The session of a request, or the login form."""
-        try:
-            session = await self.sessions.of(request)
-        except tuple(_REFUSED) as error:
-            if "Authorization" in request.headers:
-                raise
-            return self._login_refused(error, _root(request))
-        if session is None:
-            return _html(self.renderer.render("login.html", hours=HOURS, why="", root=_root(request)), status=401)
-        return session
+        return await self.gate.session(request)
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Streams the content of the page whenever it changes."""
-        session = await self.sessions.of(request)
+        session = await self.gate.sessions.of(request)
         if session is None:
             raise BadTokenError("no bearer token and no session")
         if len(self.viewers.streams) >= MAX_VIEWERS:
@@ -180,42 +153,6 @@ class PageEndpoints:
             if end is not None:
                 end.cancel()
 
-    async def login(self, request: web.Request) -> web.Response:
-        """Starts a session with the token from the form."""
-        answer = web.Response(status=303, headers=_TO_THE_PAGE)
-        try:
-            await self.sessions.sign_in(request, answer)
-        except tuple(_REFUSED) as error:
-            return self._login_refused(error, _root(request))
-        return answer
-
-    async def logout(self, request: web.Request) -> web.Response:
-        """Ends the browser's session by deleting its cookie.
-
-        Raises:
-            MalformedError: Another site sent the request.
-        """
-        own_site(request)
-        answer = web.Response(status=303, headers=_TO_THE_PAGE)
-        answer.del_cookie(COOKIE, path="/", secure=request.secure, httponly=True, samesite="Strict")
-        return answer
-
-    def _login_refused(self, error: Exception, root: str) -> web.Response:
-        code = CODES.get(type(error))
-        if code is not None:
-            self.refusals.add(Wire.HTTP, code, str(error))
-        status, message = _REFUSED[type(error)]
-        return _html(self.renderer.render("login.html", hours=HOURS, why=message, root=root), status=status)
-
-
-def _root(request: web.Request) -> str:
-    """Returns the relative path from a request's address to the page, which may be below another server's path."""
-    return "../" * (request.rel_url.raw_path.count("/") - 1)
-
-
-def _html(text: str, status: int = 200) -> web.Response:
-    return web.Response(text=text, status=status, content_type="text/html", headers=_HEADERS)
-
 
 async def _serve(asset: PageAsset, _request: web.Request) -> web.Response:
     return web.Response(body=asset.body, content_type=asset.content_type, charset="utf-8", headers=_ASSET_HEADERS)
@@ -231,7 +168,10 @@ def status_page(  # noqa: PLR0913 - its dependencies
     capacity: Callable[[JobName, float, float], Awaitable[CapacityView]],
     version: Callable[[], Any],
     authenticate: Authenticate,
-    sign: Callable[[float], str],
+    tokens: Tokens,
+    people: People | None,
+    steering: Steering,
+    audit: Callable[[HistoryEntry], None],
     refusals: Refusals,
     clock: Clock,
     bulkhead: Bulkhead,
@@ -248,13 +188,20 @@ def status_page(  # noqa: PLR0913 - its dependencies
         capacity: Reads which hosts were there for a job between two instants; raises RecordError likewise.
         version: Changes whenever the page should be rendered at once.
         authenticate: Identifies the sender of an Authorization header.
-        sign: Makes a viewer token that is valid until an instant.
+        tokens: Makes and checks sessions.
+        people: The users of the cluster, if they may sign in.
+        steering: Carries out what people ask for.
+        audit: Keeps what a person has asked for.
         refusals: Counts refused requests.
         clock: For the ages on the page.
         bulkhead: Keeps a rendering that raises.
         docs_url: The URL that the repository's pages are below; empty: the page links to none.
     """
     renderer = PageRenderer(docs_url)
+    sessions = PageSessions(
+        authenticate=authenticate, tokens=tokens, clock=clock, codes=UsedCodes(clock.wall()), people=people
+    )
+    gate = PageGate(sessions=sessions, renderer=renderer, refusals=refusals)
     return PageEndpoints(
         snapshot=snapshot,
         job=job,
@@ -264,7 +211,16 @@ def status_page(  # noqa: PLR0913 - its dependencies
         capacity=capacity,
         renderer=renderer,
         viewers=PageViewers(snapshot, renderer.content, version, clock, bulkhead),
-        sessions=ViewerSessions(authenticate=authenticate, sign=sign, clock=clock),
+        gate=gate,
+        actions=action_endpoints(
+            gate=gate,
+            steering=steering,
+            snapshot=snapshot,
+            audit=audit,
+            renderer=renderer,
+            clock=clock,
+            refusals=refusals,
+        ),
         refusals=refusals,
         clock=clock,
     )

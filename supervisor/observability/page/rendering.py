@@ -20,6 +20,7 @@ from supervisor.observability.page.history_form import KINDS, SPANS, HistoryForm
 from supervisor.observability.page.report_contents import PARTS, SpentTime, report_contents
 from supervisor.observability.page.report_form import SPANS as REPORT_SPANS
 from supervisor.observability.page.report_form import ReportForm
+from supervisor.observability.page.sessions import PageSession
 from supervisor.observability.record.database import HistoryPosition
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import GroupView, HistoryView, JobView
@@ -177,20 +178,20 @@ class PageRenderer:
         """Renders a template of the folder `templates`."""
         return self._templates.get_template(template).render(**values)
 
-    def page(self, snapshot: StatusSnapshot, *, signed_in: bool) -> str:
-        """Renders the whole page; `signed_in` shows the button that ends a browser's session."""
-        return self.render("page.html", view=status_view(snapshot), signed_in=signed_in, root="", here="")
+    def page(self, snapshot: StatusSnapshot, *, session: PageSession) -> str:
+        """Renders the whole page; `session` is whose page it is."""
+        return self.render("page.html", view=status_view(snapshot), session=session, root="", here="")
 
     def content(self, snapshot: StatusSnapshot) -> str:
         """Renders the part of the page that changes."""
         return self.render("content.html", view=status_view(snapshot))
 
-    def job(self, snapshot: JobPageSnapshot, root: str, *, signed_in: bool) -> str:
+    def job(self, snapshot: JobPageSnapshot, root: str, *, session: PageSession) -> str:
         """Renders the page of one job; `root` leads from its address to that of the overview."""
         shown = job_contents(snapshot)
-        return self.render("job.html", shown=shown, view=shown.view, job=shown.job, signed_in=signed_in, root=root)
+        return self.render("job.html", shown=shown, view=shown.view, job=shown.job, session=session, root=root)
 
-    def history(self, form: HistoryForm, happened: HistoryView | str, root: str, *, signed_in: bool) -> str:
+    def history(self, form: HistoryForm, happened: HistoryView | str, root: str, *, session: PageSession) -> str:
         """Renders a page of the history; `happened` is a sentence if there is none."""
         following = happened.next if isinstance(happened, HistoryView) else None
         return self.render(
@@ -201,11 +202,11 @@ class PageRenderer:
             happened=happened,
             trouble=happened if isinstance(happened, str) else "",
             earlier=None if following is None else form.at(HistoryPosition.read(following)),
-            signed_in=signed_in,
+            session=session,
             root=root,
         )
 
-    def report(self, form: ReportForm, spent: SpentTime | str, root: str, *, signed_in: bool) -> str:
+    def report(self, form: ReportForm, spent: SpentTime | str, root: str, *, session: PageSession) -> str:
         """Renders where worker-hours went; `spent` is a sentence if that is not known."""
         return self.render(
             "report.html",
@@ -214,6 +215,6 @@ class PageRenderer:
             parts=PARTS,
             shown=None if isinstance(spent, str) else report_contents(spent, form.job, form.column_seconds),
             trouble=spent if isinstance(spent, str) else "",
-            signed_in=signed_in,
+            session=session,
             root=root,
         )

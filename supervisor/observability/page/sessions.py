@@ -1,71 +1,134 @@
-"""Signs viewers in, and knows the sessions of their browsers."""
+"""Signs people in, and knows the sessions of their browsers."""
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from urllib.parse import parse_qs
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from servicekit.clock import Clock
-from supervisor.identity.tokens import Viewer
-from supervisor.ingest.errors import ForeignTokenError, MalformedError, OversizedError
+from supervisor.identity.people import READ, People
+from supervisor.identity.tokens import (
+    BadTokenError,
+    FormToken,
+    Operator,
+    Person,
+    Reader,
+    Session,
+    SignInCode,
+    Tokens,
+    Viewer,
+    is_ours,
+    token_in,
+)
+from supervisor.ingest.errors import DeniedError, ForeignTokenError, MalformedError
 from supervisor.ingest.http import Authenticate
+from supervisor.observability.page.forms import posted
 
 COOKIE = "job_supervisor_viewer"
 HOURS = 12
-_MAX_BYTES = 16 * 1024
-_OWN_SITE = ("same-origin", "none")
-"""Values of Sec-Fetch-Site for a request of our own page, and for one that the user typed."""
+_FORM_SECONDS = 3600.0
+_MAX_COOKIE = 3800
+"""Browsers keep no cookie of more than 4,096 bytes, its name and attributes included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewerSession:
-    """A viewer's access, `until` an instant (Unix seconds; None: unlimited). `browser`: a session cookie gives it."""
+class PageSession:
+    """Somebody's access, `until` an instant (Unix seconds; None: unlimited). `browser`: a session cookie gives it."""
 
+    who: Reader
     until: float | None
     browser: bool
 
+    @property
+    def name(self) -> str:
+        """Who it is; empty for viewers, who have no names."""
+        return self.who.name if isinstance(self.who, Operator | Person) else ""
+
+    @property
+    def acts(self) -> bool:
+        """Whether they may be allowed to do anything but look."""
+        return bool(self.name)
+
+
+@dataclass(slots=True)
+class UsedCodes:
+    """Remembers which sign-in codes were used. Codes from before `began` (Unix seconds) count as used."""
+
+    began: float
+    _until: dict[str, float] = field(default_factory=dict)
+
+    def use(self, code: SignInCode, now: float) -> None:
+        """Uses a code.
+
+        Raises:
+            BadTokenError: It was used before.
+        """
+        self._until = {known: until for known, until in self._until.items() if until > now}
+        if code.issued < self.began or code.id in self._until:
+            raise BadTokenError("the code was used before")
+        self._until[code.id] = code.until
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewerSessions:
-    """Checks and starts sessions; `sign` makes a viewer token that is valid until an instant."""
+class PageSessions:
+    """Checks and starts sessions.
+
+    Attributes:
+        authenticate: Returns the sender of an Authorization header.
+        tokens: Makes and checks sessions, and the tokens of forms.
+        clock: The supervisor's clock.
+        codes: The sign-in codes that were used.
+        people: The users of the cluster, if they may sign in.
+    """
 
     authenticate: Authenticate
-    sign: Callable[[float], str]
+    tokens: Tokens
     clock: Clock
+    codes: UsedCodes
+    people: People | None = None
 
-    async def of(self, request: web.Request) -> ViewerSession | None:
+    async def of(self, request: web.Request) -> PageSession | None:
         """The session of a request; None if it has neither a token nor a cookie.
 
         Raises:
             BadTokenError: The token is invalid.
-            ForeignTokenError: The token is not a viewer's.
+            ForeignTokenError: The token is not a person's.
+            DeniedError: The person may not see the page.
+            AuthenticationUnavailableError: That cannot be known at present.
         """
         authorization, cookie = request.headers.get("Authorization"), request.cookies.get(COOKIE)
         if authorization is not None:
-            return ViewerSession(until=(await self._viewer(authorization)).until, browser=False)
+            who = await self._reader(authorization)
+            return PageSession(who=who, until=who.until, browser=False)
         if cookie is not None:
-            return ViewerSession(until=(await self._viewer(f"Bearer {cookie}")).until, browser=True)
+            session = self.tokens.authenticate(f"Bearer {cookie}")
+            if not isinstance(session, Session):
+                raise ForeignTokenError("a session is needed")
+            return PageSession(who=await self._readable(session.who), until=session.until, browser=True)
         return None
 
     async def sign_in(self, request: web.Request, answer: web.Response) -> None:
         """Sets a session cookie with a token of its own, which lasts 12 hours and never longer than the token sent.
 
         Raises:
-            BadTokenError: The token is invalid.
-            ForeignTokenError: The token is not a viewer's.
+            BadTokenError: The token is invalid, or the code was used before.
+            ForeignTokenError: The token is not a person's.
+            DeniedError: The person may not see the page.
+            AuthenticationUnavailableError: That cannot be known at present.
             OversizedError: The body is too large for the form.
             MalformedError: The body is not the form, or another site sent it.
         """
-        own_site(request)
-        viewer = await self._viewer(f"Bearer {await _token(request)}")
+        who = await self._signing_in(await posted(request))
         now = self.clock.wall()
         longest = now + HOURS * 3600
-        until = longest if viewer.until is None else min(longest, viewer.until)
+        until = longest if who.until is None else min(longest, who.until)
+        session = self.tokens.session(who, until)
+        if len(session) > _MAX_COOKIE:
+            name = PageSession(who=who, until=until, browser=True).name
+            raise DeniedError(f"{name} is in more groups than a cookie can hold.")
         answer.set_cookie(
             COOKIE,
-            self.sign(until),
+            session,
             max_age=max(0, int(until - now)),
             path="/",
             secure=request.secure,
@@ -73,35 +136,54 @@ class ViewerSessions:
             samesite="Strict",
         )
 
-    async def _viewer(self, authorization: str) -> Viewer:
+    def code(self, text: str) -> SignInCode:
+        """Reads a sign-in code without using it.
+
+        Raises:
+            BadTokenError: It is none.
+        """
+        found = self.tokens.authenticate(f"Bearer {text}")
+        if not isinstance(found, SignInCode):
+            raise BadTokenError("no sign-in code")
+        return found
+
+    def form_token(self, session: PageSession, address: str) -> str:
+        """Makes the token of a form at an address."""
+        return self.tokens.form(session.name, address, self.clock.wall() + _FORM_SECONDS)
+
+    def check_form(self, session: PageSession, address: str, token: str) -> None:
+        """Checks that a form was shown to the same person, at the same address.
+
+        Raises:
+            MalformedError: It was not, or more than an hour ago.
+        """
+        try:
+            shown = self.tokens.authenticate(f"Bearer {token}")
+        except BadTokenError as error:
+            raise MalformedError("the form is too old, or was not made here: open it again") from error
+        if shown != FormToken(by=session.name, address=address):
+            raise MalformedError("the form was made for somebody else, or for something else")
+
+    async def _signing_in(self, fields: Mapping[str, str]) -> Reader:
+        match fields:
+            case {"token": token}:
+                return await self._reader(f"Bearer {token.strip()}")
+            case {"code": text}:
+                code = self.code(text)
+                self.codes.use(code, self.clock.wall())
+                return code.who
+        raise MalformedError("the form has a token or a code")
+
+    async def _reader(self, authorization: str) -> Reader:
+        if self.people is not None and not is_ours(token := token_in(authorization)):
+            return await self._readable(await self.people.person(token))
         principal = await self.authenticate(authorization)
         if not isinstance(principal, Viewer):
             raise ForeignTokenError("a viewer token is needed")
         return principal
 
-
-def own_site(request: web.Request) -> None:
-    """Refuses a request that another site's page has sent.
-
-    Raises:
-        MalformedError: Another site sent it.
-    """
-    if request.headers.get("Sec-Fetch-Site", "none") not in _OWN_SITE:
-        raise MalformedError("the request was sent by another site")
-
-
-async def _token(request: web.Request) -> str:
-    try:
-        await request.content.readexactly(_MAX_BYTES + 1)
-    except asyncio.IncompleteReadError as error:  # All of it was read.
-        body = error.partial
-    except web.RequestPayloadError as error:
-        raise MalformedError("the body is not framed as HTTP has it") from error
-    else:
-        raise OversizedError(f"more than {_MAX_BYTES} bytes")
-    try:
-        form = parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=True, max_num_fields=5)
-        (token,) = form["token"]
-    except (LookupError, ValueError) as error:
-        raise MalformedError("the form has one field, token") from error
-    return token.strip()
+    async def _readable(self, who: Reader) -> Reader:
+        """Returns a reader who may see the page: what a user of the cluster may is asked for again and again."""
+        if isinstance(who, Person) and not (self.people and await self.people.may(who, READ)):
+            raise DeniedError(f"{who.name} may not {READ}, which is the right to see this page.")
+        return who

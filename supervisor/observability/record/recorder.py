@@ -116,6 +116,11 @@ class Recorder:
             self._own("Began", f"{by} began to lead and to keep the record. What happened just before may be missing.")
         )
 
+    def add(self, entry: HistoryEntry) -> None:
+        """Keeps an entry that no change tells."""
+        self._add(entry)
+        self._wakeup.set()
+
     def on_change(self, change: Change) -> None:
         for entry in entries_of(change, self._noticed, self._machine):
             self._add(entry)

@@ -2,13 +2,10 @@
 
 from dataclasses import replace
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from supervisor.domain.job import Phase
 from supervisor.domain.notice import NoticeState
 from supervisor.observability.events.api import PendingEvent, SendResult
-from supervisor.observability.events.recorder import EventQueue, TokenBucket
+from supervisor.observability.events.recorder import EventQueue
 from supervisor.observability.events.rules import OF_JOBS, OF_NOTICES, EventDraft, Priority
 from tests.supervisor.decide.decide_builders import T0
 from tests.supervisor.observability.events.observability_events import JOB, pod
@@ -65,26 +62,3 @@ def test_of_too_much_the_oldest_is_dropped() -> None:
     assert outcomes == [None, None, SendResult.DROPPED, SendResult.DROPPED]
     assert waiting.put(draft(9, priority=Priority.NOTICE)) is None
     assert waiting.take() == PendingEvent(draft(2))
-
-
-@given(st.lists(st.floats(0, 5), max_size=60))
-def test_no_more_than_the_burst_and_the_rate(pauses: list[float]) -> None:
-    bucket, now, taken = TokenBucket(rate=2.0, burst=5.0), 100.0, 0
-    for pause in pauses:
-        now += pause
-        taken += bucket.take(now) == 0.0
-    assert taken <= 5 + 2 * (now - 100.0) + 1e-6
-
-
-def test_a_bucket_says_when_there_is_a_token_again() -> None:
-    bucket = TokenBucket(rate=4.0, burst=1.0)
-    assert bucket.take(0.0) == 0.0
-    wait = bucket.take(0.0)
-    assert 0.0 < wait <= 0.25
-    assert bucket.take(wait) == 0.0
-
-
-def test_whoever_was_silent_for_long_may_not_say_everything_at_once() -> None:
-    bucket = TokenBucket(rate=2.0, burst=5.0)
-    assert bucket.take(0.0) == 0.0
-    assert [bucket.take(1000.0) == 0.0 for _ in range(6)] == [True] * 5 + [False]

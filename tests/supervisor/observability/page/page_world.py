@@ -8,9 +8,12 @@ from typing import Any
 
 import aiohttp
 
+from supervisor.identity.tokens import Viewer
+from supervisor.observability.page.sessions import PageSession
 from tests.testkit.serving import Served, ServedPeers
 from tests.testkit.waiting import PATIENCE
 
+VIEWING = PageSession(who=Viewer(), until=None, browser=False)
 NODES = ["n1", "n2", "n3"]
 
 

@@ -17,6 +17,7 @@ from supervisor.observability.page.rendering import PageRenderer, announced, che
 from supervisor.observability.status_view import JobFactsSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import AcknowledgementView, GroupView, LeaderView, ProspectView, StatusView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
+from tests.supervisor.observability.page.page_world import VIEWING
 
 
 def seen(*numbers: int, jobs: int = 1, streams: int = 6) -> StatusSnapshot:
@@ -209,24 +210,24 @@ def test_a_drill_is_marked() -> None:
     now = seen(1)
     drill = dataclasses.replace(notice(1), source=SIMULATED)
     job = dataclasses.replace(now.jobs[0], noticed=dict.fromkeys(hosts(1), drill))
-    html = PageRenderer().page(dataclasses.replace(now, notices=(drill,), jobs=(job,)), signed_in=False)
+    html = PageRenderer().page(dataclasses.replace(now, notices=(drill,), jobs=(job,)), session=VIEWING)
     assert html.count('<span class="mark warn">drill</span>') == 2
 
 
 def test_what_is_not_durable_yet_is_marked() -> None:
     now = dataclasses.replace(seen(), unconfirmed=(notice(2),))
-    assert "not durable yet" in PageRenderer().page(now, signed_in=False)
+    assert "not durable yet" in PageRenderer().page(now, session=VIEWING)
 
 
 def test_a_lease_that_is_not_certain_is_said() -> None:
     leader = LeaderView(name="supervisor-1", acts=False, serving_seconds=1.0)
-    html = PageRenderer().page(dataclasses.replace(seen(), leader=leader), signed_in=False)
+    html = PageRenderer().page(dataclasses.replace(seen(), leader=leader), session=VIEWING)
     assert "supervisor-1 leads" in html
     assert "makes no decisions" in html
 
 
 def page(snapshot: StatusSnapshot, docs_url: str = "") -> str:
-    return PageRenderer(docs_url).page(snapshot, signed_in=False)
+    return PageRenderer(docs_url).page(snapshot, session=VIEWING)
 
 
 def test_it_says_when_and_by_which_version() -> None:

@@ -10,7 +10,7 @@ from supervisor.observability.page.rendering import PageRenderer
 from supervisor.observability.status_view import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job
-from tests.supervisor.observability.page.page_world import NODES, PageAnswer, get, viewing
+from tests.supervisor.observability.page.page_world import NODES, VIEWING, PageAnswer, get, viewing
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
 
@@ -120,7 +120,7 @@ def test_a_cluster_job_shows_its_pods_nodes_and_many_hosts_are_cut() -> None:
         refused={},
     )
     shown = JobPageSnapshot(status=snapshot, history=(), stored=(), since=T0)
-    html = PageRenderer().job(shown, "../../../", signed_in=True)
+    html = PageRenderer().job(shown, "../../../", session=replace(VIEWING, browser=True))
     assert "And 20 more hosts." in html
     assert html.index("n7</th>") < html.index("n1</th>")
     assert 'action="../../../status/logout"' in html

@@ -22,7 +22,7 @@ def kept(answer: PageAnswer) -> str:
 def ends(answer: PageAnswer) -> float:
     """When the session that was given does, whatever the browser does about it."""
     claims = jwt.decode(kept(answer), options={"verify_signature": False})
-    assert claims["kind"] == "viewer"
+    assert claims["kind"] == "session"
     return float(claims["exp"])
 
 

@@ -1,0 +1,197 @@
+"""Serves what people can ask for on the page: first a form that says what will happen, then what the form asks for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlencode
+
+import structlog
+from aiohttp import web
+
+from servicekit.clock import Clock
+from servicekit.rate import TokenBucket
+from supervisor.decide import registration
+from supervisor.identity.tokens import AuthenticationUnavailableError
+from supervisor.ingest.errors import CODES, DeniedError, MalformedError, NotTakenError, TooManyError, UnknownNodeError
+from supervisor.ingest.steering import Steering
+from supervisor.observability.history import HistoryEntry
+from supervisor.observability.page.action_form import ActionForm
+from supervisor.observability.page.answers import html_page, page_root, see_other
+from supervisor.observability.page.forms import posted
+from supervisor.observability.page.gate import PageGate
+from supervisor.observability.page.rendering import PageRenderer
+from supervisor.observability.page.sessions import PageSession
+from supervisor.observability.status_view import StatusSnapshot, status_view
+from supervisor.observability.views import StatusView
+from supervisor.refusals import Refusals, Wire
+from supervisor.store.interface import StoreUnavailableError
+
+ASKED = "asked for"
+"""What happened, in the history: a person has asked for something."""
+
+_BURST, _EACH_SECONDS = 20, 6.0
+"""How often one person may ask for something: so many times at once, and then once in that time."""
+_MAX_PEOPLE = 1000
+
+_REFUSED: Mapping[type[Exception], tuple[int, str]] = {
+    MalformedError: (400, ""),
+    DeniedError: (403, ""),
+    registration.UnknownJobError: (404, "There is no such job."),
+    UnknownNodeError: (404, "No agent of such a node is known."),
+    registration.ClusterJobError: (409, "This job is the cluster's: sign in with a token of the cluster."),
+    registration.JobIsOverError: (409, "The job has ended."),
+    registration.JobEndsError: (409, "The job is being stopped: to resume it takes that back."),
+    TooManyError: (429, "You have asked for too much in a short time. Try again in a minute."),
+    AuthenticationUnavailableError: (503, "Your rights cannot be checked right now. Try again."),
+    StoreUnavailableError: (503, "Nothing can be stored right now. Try again."),
+    NotTakenError: (503, ""),
+}
+"""The status and the sentence for each refusal; without a sentence the refusal's own is shown."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Limits:
+    """Limits how often each person asks for something; who has not asked for the longest time is forgotten first."""
+
+    clock: Clock
+    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
+
+    def take(self, by: str) -> None:
+        """Counts a request of a person.
+
+        Raises:
+            TooManyError: There were too many.
+        """
+        bucket = self._buckets.pop(by, None) or TokenBucket(rate=1 / _EACH_SECONDS, burst=_BURST)
+        self._buckets[by] = bucket
+        if len(self._buckets) > _MAX_PEOPLE:
+            del self._buckets[next(iter(self._buckets))]
+        if bucket.take(self.clock.monotonic()):
+            raise TooManyError(f"{by} asks for too much")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionEndpoints:
+    """`/status/actions/…`: GET shows the form and changes nothing, POST carries it out and keeps who has asked."""
+
+    gate: PageGate
+    steering: Steering
+    snapshot: Callable[[], StatusSnapshot]
+    audit: Callable[[HistoryEntry], None]
+    renderer: PageRenderer
+    refusals: Refusals
+    clock: Clock
+    limits: _Limits
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/status/actions/{action}", self.form), web.post("/status/actions/{action}", self.act)]
+
+    async def form(self, request: web.Request) -> web.Response:
+        """Serves the form of an action, or the sentence that says why it cannot be asked for."""
+        session = await self.gate.session(request)
+        if isinstance(session, web.Response):
+            return session
+        form = None
+        try:
+            form = ActionForm.read(request.match_info["action"], request.query)
+            if not session.acts:
+                raise DeniedError("A viewer may look and do nothing. Sign in as somebody who may.")
+            if form.name:
+                await self.steering.permit(session.who, form.asked())
+        except tuple(_REFUSED) as error:
+            return self._refused(request, session, form, error)
+        return self._shown(request, session, form)
+
+    async def act(self, request: web.Request) -> web.Response:
+        """Carries out what the form asks for, and leads to the page of its subject."""
+        session = await self.gate.session(request)
+        if isinstance(session, web.Response):
+            return session
+        form = None
+        try:
+            fields = await posted(request)
+            form = ActionForm.read(request.match_info["action"], fields)
+            self.gate.sessions.check_form(session, form.action, fields.get("form", ""))
+            asked = form.asked()
+            self.limits.take(session.name)
+            await self.steering.permit(session.who, asked)
+            await self.steering.carry_out(session.name, asked)
+        except tuple(_REFUSED) as error:
+            return self._refused(request, session, form, error)
+        self._keep(session, form)
+        return see_other(f"{page_root(request)}{_page_of(form)}")
+
+    def _keep(self, session: PageSession, form: ActionForm) -> None:
+        text = form.text
+        lead = "" if form.minutes is None else f", {form.minutes:g} minutes ahead"
+        why = f": {form.reason.rstrip('.')}" if form.reason else ""
+        said = f"{session.name} {text.done}{lead} on the page{why}."
+        self.audit(HistoryEntry(at=self.clock.now(), subject=form.subject, what=ASKED, text=said))
+        _log.warning("page.asked", by=session.name, action=form.action, subject=form.subject)
+
+    def _shown(
+        self, request: web.Request, session: PageSession, form: ActionForm, why: str = "", status: int = 200
+    ) -> web.Response:
+        text = self.renderer.render(
+            "action.html",
+            form=form,
+            token=self.gate.sessions.form_token(session, form.action),
+            jobs=_concerned(status_view(self.snapshot()), form),
+            why=why,
+            session=session,
+            root=page_root(request),
+        )
+        return html_page(text, status)
+
+    def _refused(
+        self, request: web.Request, session: PageSession, form: ActionForm | None, error: Exception
+    ) -> web.Response:
+        self.refusals.add(Wire.HTTP, CODES[type(error)], str(error))
+        status, sentence = _REFUSED[type(error)]
+        why = sentence or str(error)
+        if form is None or isinstance(error, DeniedError):
+            text = self.renderer.render("refused.html", why=why, session=session, root=page_root(request))
+            return html_page(text, status)
+        return self._shown(request, session, form, why, status)
+
+
+def action_endpoints(  # noqa: PLR0913 - its dependencies
+    *,
+    gate: PageGate,
+    steering: Steering,
+    snapshot: Callable[[], StatusSnapshot],
+    audit: Callable[[HistoryEntry], None],
+    renderer: PageRenderer,
+    refusals: Refusals,
+    clock: Clock,
+) -> ActionEndpoints:
+    """Builds the endpoints; `audit` keeps an entry about what a person has asked for."""
+    return ActionEndpoints(
+        gate=gate,
+        steering=steering,
+        snapshot=snapshot,
+        audit=audit,
+        renderer=renderer,
+        refusals=refusals,
+        clock=clock,
+        limits=_Limits(clock),
+    )
+
+
+def _page_of(form: ActionForm) -> str:
+    """The address of the page that shows what becomes of what a form asked for, seen from the root of the page."""
+    if form.text.subject == "job":
+        return f"status/jobs/{quote(form.name)}"
+    return f"status/history?{urlencode({'kind': 'node', 'name': form.name})}"
+
+
+def _concerned(view: StatusView, form: ActionForm) -> list[str]:
+    """The jobs that have a worker on the node that a form names."""
+    if form.text.subject != "node":
+        return []
+    return sorted(
+        job.job
+        for job in view.jobs
+        if any(host.worker and form.name in (host.node, host.host) for host in job.host_states)
+    )
