@@ -196,6 +196,14 @@ class Settings(Policy):
     status_page: Annotated[
         bool, Meta(description="Serve the status page at HTTP_ADDRESS to browsers with a viewer token.")
     ] = True
+    cluster_sign_in: Annotated[
+        bool,
+        Meta(
+            description="With the Kubernetes store: let users of the cluster sign in to the status page with their"
+            " tokens, and do on it what they may do with kubectl. The supervisor then needs the right to ask for"
+            " theirs, and to change nodes."
+        ),
+    ] = False
     docs_url: Annotated[
         str,
         Meta(

@@ -1,12 +1,10 @@
 """The backend for a cluster: reads its custom resources, and writes Events and annotations as the user."""
 
 import asyncio
-import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -14,8 +12,6 @@ import msgspec
 from job_supervisor.cli import errors
 from job_supervisor.cli.backend import STREAMS_UNSEEN, DrillSubject, Past, PastQuery, SeenStatus
 from job_supervisor.cli.cluster_status import (
-    CORE_EVENTS,
-    EVENTS,
     Placements,
     labelled,
     named_object,
@@ -30,19 +26,13 @@ from servicekit.kubernetes.client import Resource, ResourceClient, Selection
 from servicekit.kubernetes.clock import ClusterClock
 from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, UnreadObject
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.annotations import DRAIN, DRAIN_AT, DRAIN_CORDONED, STOP, SUSPEND
 from supervisor.cluster.objects import NODES, PODS, pod_or_outline
-from supervisor.domain.ids import JobName, bare_name, kind_of, namespace
+from supervisor.cluster.requests import NODE_EVENTS_NAMESPACE, ClusterRequests, DrillObject
+from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
-from supervisor.domain.notice import EVENT_REASON, LEAD_ANNOTATION, NoticeState, ReclaimNotice, SubjectKind, explained
+from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.observability.views import CapacityView, LedgerView
 from supervisor.store.codec import JOBS, NOTICES, StoredRecord, read_job, read_notice
-
-_CORE_NAMES = {"regarding": "involvedObject", "note": "message", "reportingController": "reportingComponent"}
-"""The names of fields in the core API of Events."""
-
-_NODE_EVENTS_NAMESPACE = "default"
-"""The API server accepts Events about nodes only there."""
 
 _CALL_SECONDS = 10.0
 _ACCEPT_SECONDS = 15.0
@@ -54,20 +44,7 @@ _HINT = "Name a supervisor with --address or --data-dir, or a cluster with --kub
 T = TypeVar("T", bound=Object)
 
 
-_ANNOTATIONS = {RequestKind.SUSPEND: SUSPEND, RequestKind.STOP: STOP}
-
-
-class _DrainableMetadata(Metadata, frozen=True, rename="camel"):
-    annotations: Mapping[str, str] | None = None
-
-
-class _DrainableSpec(msgspec.Struct, frozen=True):
-    unschedulable: bool = False
-
-
-class _DrainableNode(msgspec.Struct, frozen=True):
-    metadata: _DrainableMetadata
-    spec: _DrainableSpec = _DrainableSpec()
+_REPORTER = "job-supervisor.kube-ai.io/cli"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +89,7 @@ class ClusterBackend:
         self._notices = ResourceClient(server, NOTICES.of_status, read_notice)
         self._pods = ResourceClient(server, PODS, lambda data: pod_or_outline(data, frozenset()), chosen)
         self._nodes = ResourceClient(server, NODES, named_object)
-        self._events, self._core_events = (ResourceClient(server, kind, named_object) for kind in (EVENTS, CORE_EVENTS))
+        self._requests = ClusterRequests(server, clock.now, _REPORTER)
 
     @classmethod
     @asynccontextmanager
@@ -227,13 +204,8 @@ class ClusterBackend:
             raise errors.CliUsageError(
                 f"{job} was started by kubeai-run: ask the supervisor itself, with --address and --token-file."
             )
-        annotations: dict[str, str | None] = dict.fromkeys(_ANNOTATIONS.values())
-        if kind is not None:
-            annotations = {_ANNOTATIONS[kind]: f"{by}: {reason}"}
-        client = ResourceClient(self._server, resource, named_object)
         try:
-            found = await client.get(ObjectKey(namespace(job), bare_name(job)))
-            await client.merge(found, {}, metadata={"annotations": annotations})
+            await self._requests.steer(resource, job, kind, f"{by}: {reason}")
         except api.ApiError as error:
             what = f"{kind_of(job)}s in the namespace {namespace(job)}"
             raise self._cli_error(error, what, "get and patch") from error
@@ -251,29 +223,20 @@ class ClusterBackend:
     async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:
         """Annotates and cordons the node."""
         text = f"{by}: {reason}" if reason else by
-        until = datetime.fromtimestamp(self._clock.now() + lead, UTC)
-        with self._changing_node(node) as nodes:
-            found = await nodes.get(ObjectKey("", node.name))
-            annotations = {DRAIN: text, DRAIN_AT: until.isoformat(timespec="seconds")}
-            if not found.spec.unschedulable:
-                annotations[DRAIN_CORDONED] = "true"
-            await nodes.merge(found, {"spec": {"unschedulable": True}}, metadata={"annotations": annotations})
+        with self._changing(node):
+            await self._requests.drain(node.name, lead, text)
         await self._until_drained(node, text)
 
     async def undrain(self, node: DrillSubject) -> None:
         """Removes the annotations of the drain, and the cordon if the drain set it."""
-        with self._changing_node(node) as nodes:
-            found = await nodes.get(ObjectKey("", node.name))
-            cordoned_here = DRAIN_CORDONED in (found.metadata.annotations or {})
-            spec = {"spec": {"unschedulable": None}} if cordoned_here else {}
-            annotations = dict.fromkeys((DRAIN, DRAIN_AT, DRAIN_CORDONED))
-            await nodes.merge(found, spec, metadata={"annotations": annotations})
+        with self._changing(node):
+            await self._requests.undrain(node.name)
         await self._until_drained(node, None)
 
     @contextmanager
-    def _changing_node(self, node: DrillSubject) -> Iterator[ResourceClient[_DrainableNode]]:
+    def _changing(self, node: DrillSubject) -> Iterator[None]:
         try:
-            yield ResourceClient(self._server, NODES, lambda data: msgspec.json.decode(data, type=_DrainableNode))
+            yield
         except api.NotFoundError as error:
             raise errors.UnknownError(f"There is no node {node.name}.") from error
         except api.ApiError as error:
@@ -313,9 +276,7 @@ class ClusterBackend:
         """Writes the Event that starts a drill, or ends it if the lead is 0; returns the uid of the Event's object."""
         if subject.kind is SubjectKind.NODE:
             node = await self._one(self._nodes, ObjectKey("", subject.name), "node")
-            uid: str = node.metadata.uid
-            regarding = {"apiVersion": "v1", "kind": "Node", "name": subject.name, "uid": uid}
-            space = _NODE_EVENTS_NAMESPACE
+            target = DrillObject(kind="Node", name=subject.name, uid=node.metadata.uid)
         else:
             space, _, name = subject.name.partition("/")
             pod = await self._one(self._pods, ObjectKey(space, name), "pod")
@@ -325,29 +286,13 @@ class ClusterBackend:
                 )
             if pod.deleted_at is not None:
                 raise errors.CliUsageError(f"The pod {subject.name} is being deleted.")
-            uid = pod.metadata.uid
-            regarding = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": space, "uid": uid}
-        key = ObjectKey(space, f"{regarding['name']}.drill-{secrets.token_hex(5)}")
-        annotations = {LEAD_ANNOTATION: f"{lead:g}"}
-        content = {
-            "regarding": regarding,
-            "reason": EVENT_REASON,
-            "note": explained(by) if lead else "The drill is ended early.",
-            "type": "Normal",
-            "action": "Simulate",
-            "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "reportingController": "job-supervisor.kube-ai.io/cli",
-            "reportingInstance": "job-supervisor",
-        }
+            target = DrillObject(kind="Pod", name=name, uid=pod.metadata.uid, namespace=space)
         try:
-            try:
-                await self._events.create(key, content, annotations=annotations)
-            except api.RefusedError:
-                renamed = {_CORE_NAMES.get(name, name): value for name, value in content.items()}
-                await self._core_events.create(key, renamed, annotations=annotations)
+            await self._requests.drill(target, lead, by)
         except api.ApiError as error:
+            space = target.namespace or NODE_EVENTS_NAMESPACE
             raise self._cli_error(error, f"Events in the namespace {space}", "create") from error
-        return uid
+        return target.uid
 
     async def _one(self, collection: ResourceClient[Any], key: ObjectKey, what: str) -> Any:
         try:

@@ -9,12 +9,13 @@ import msgspec
 from msgspec.structs import replace
 
 from job_supervisor.cli.backend import PastEntry, SeenStatus
-from servicekit.kubernetes.client import Resource, ResourceClient, Selection
+from servicekit.kubernetes.client import ResourceClient, Selection
 from servicekit.kubernetes.errors import NotFoundError, RefusedError
 from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import REPORTER
 from supervisor.cluster.objects import PODS, Pod, placements_of, pod_or_outline
+from supervisor.cluster.requests import CORE_EVENTS, EVENTS
 from supervisor.decide.explanation import NO_NODES, NOTHING, missing
 from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import NodeIdentities, by_urgency, most_urgent, noticed_hosts, noticed_pods
@@ -25,10 +26,6 @@ from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.observability.status_view import JobFactsSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import LeaderView
 from supervisor.store.codec import JOBS, StoredRecord
-
-EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
-CORE_EVENTS = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True)
-"""Both APIs store the same objects. Supervisors may create the new ones, users of a namespace often the core ones."""
 
 Placements = Mapping[JobName, Mapping[Host, Placement]]
 """The placements of the hosts of each job."""

@@ -35,4 +35,12 @@ class DrainNode:
     reason: str = ""
 
 
+class DeniedError(Exception):
+    """The person is known, and may not ask for this. The message says who may."""
+
+
+class NotTakenError(Exception):
+    """The cluster does not take what somebody has asked for. The message says why."""
+
+
 Asked = SteerJob | HoldDrill | DrainNode

@@ -1,9 +1,12 @@
-"""Names what the supervisor asks a cluster about its users: who sends a token, and what they may do."""
+"""Names what is asked about people, and for them: who sends a token, what they may do, and that it is done."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from supervisor.identity.tokens import Person
+from supervisor.domain.asking import Asked
+from supervisor.domain.notice import Subject
+from supervisor.identity.tokens import Person, Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,4 +46,26 @@ class People(Protocol):
 
         Raises:
             AuthenticationUnavailableError: That cannot be known at present.
+        """
+
+
+class Steering(Protocol):
+    """Decides who may ask for what, and carries it out."""
+
+    async def permit(self, who: Reader, asked: Asked) -> None:
+        """Returns if that person may ask for it.
+
+        Raises:
+            DeniedError: The person may not; the message says why.
+            AuthenticationUnavailableError: That cannot be known at present.
+        """
+
+    async def carry_out(self, by: str, asked: Asked) -> Sequence[Subject]:
+        """Carries out what somebody has asked for, and has been permitted; returns whose notices it has changed.
+
+        Raises:
+            UnknownNodeError: No agent of that node is known.
+            UnknownJobError, ClusterJobError, JobIsOverError, JobEndsError: See `with_request`.
+            StoreUnavailableError: It could not be stored.
+            NotTakenError: The cluster does not take it.
         """

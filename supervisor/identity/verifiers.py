@@ -14,6 +14,7 @@ from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError, RefusedError
 from servicekit.kubernetes.server import ApiServer, Call
 from supervisor.identity.pod_tokens import KeysNotPublishedError, PodClaims
+from supervisor.identity.reviews import ReviewedUser, ReviewStatus, review
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError
 
 _DISCOVERY_PATH = "/.well-known/openid-configuration"
@@ -34,7 +35,6 @@ _RETRY_SECONDS = 10.0
 _REFRESH_SECONDS = 600.0
 """A key stays valid for this long after the API server stops publishing it."""
 
-_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCOUNT = "system:serviceaccount"
 _POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
 
@@ -176,21 +176,6 @@ def _usable(shown: bytes) -> dict[str, jwt.PyJWK]:
         raise ApiUnavailableError("what it publishes are no keys") from error
 
 
-class _ReviewedUser(msgspec.Struct, frozen=True):
-    username: str = ""
-    extra: dict[str, list[str]] = {}
-
-
-class _ReviewStatus(msgspec.Struct, frozen=True):
-    authenticated: bool = False
-    audiences: list[str] = []
-    user: _ReviewedUser = _ReviewedUser()
-
-
-class _TokenReview(msgspec.Struct, frozen=True):
-    status: _ReviewStatus = _ReviewStatus()
-
-
 @dataclass(frozen=True, slots=True)
 class _ReviewOutcome:
     claims: PodClaims | None
@@ -241,23 +226,17 @@ class TokenReviewVerifier:
         except (jwt.InvalidTokenError, LookupError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise BadTokenError("the token has expired, or is for another audience") from error
 
-    async def _review(self, token: str) -> _ReviewStatus:
-        body = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token, "audiences": [self._audience]},
-        }
+    async def _review(self, token: str) -> ReviewStatus:
         try:
-            shown = await self._server.request(Call(method="POST", path=_REVIEWS, body=msgspec.json.encode(body)))
-            status = msgspec.json.decode(shown, type=_TokenReview).status
-        except (ApiError, msgspec.MsgspecError) as error:
+            status = await review(self._server, token, [self._audience])
+        except ApiError as error:
             self._fault.failed(str(error))
             raise AuthenticationUnavailableError(f"the API server cannot be asked about the token: {error}") from error
         self._fault.recovered()
         return status
 
 
-def _claims(user: _ReviewedUser, issued: float) -> PodClaims | None:
+def _claims(user: ReviewedUser, issued: float) -> PodClaims | None:
     """Returns the claims in a review; None if the user is not a pod."""
     rest, _, account = user.username.rpartition(":")
     prefix, _, namespace = rest.rpartition(":")

@@ -1,6 +1,7 @@
 """Defines the refusals that gRPC and HTTP share, and their codes."""
 
 from supervisor.decide import registration
+from supervisor.domain.asking import DeniedError, NotTakenError
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError
@@ -12,14 +13,6 @@ class MalformedError(Exception):
 
 class ForeignTokenError(Exception):
     """The token is valid, but not for this request."""
-
-
-class DeniedError(Exception):
-    """The sender is known, and may not do this. The message says who may."""
-
-
-class NotTakenError(Exception):
-    """The cluster does not take a change that somebody has asked for. The message says why."""
 
 
 class UnknownNodeError(Exception):

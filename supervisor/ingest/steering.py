@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
 
@@ -12,42 +11,15 @@ from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import with_request
 from supervisor.domain import notice as notices
-from supervisor.domain.asking import Asked, DrainNode, HoldDrill, SteerJob
+from supervisor.domain.asking import Asked, DeniedError, DrainNode, HoldDrill, SteerJob
 from supervisor.domain.ids import Host, Source
 from supervisor.domain.job import UserRequest
 from supervisor.identity.tokens import Operator, Reader
 from supervisor.ingest.agent_registry import AgentRegistry
-from supervisor.ingest.errors import DeniedError, UnknownNodeError
+from supervisor.ingest.errors import UnknownNodeError
 from supervisor.store.interface import Store
 
 _log = structlog.get_logger()
-
-
-def signed(by: str, reason: str) -> str:
-    """Returns the text that says who has asked for something, and why."""
-    return f"{by}: {reason}" if reason else by
-
-
-class Steering(Protocol):
-    """Decides who may ask for what, and carries it out."""
-
-    async def permit(self, who: Reader, asked: Asked) -> None:
-        """Returns if that person may ask for it.
-
-        Raises:
-            DeniedError: The person may not; the message says why.
-            AuthenticationUnavailableError: That cannot be known at present.
-        """
-
-    async def carry_out(self, by: str, asked: Asked) -> Sequence[notices.Subject]:
-        """Carries out what somebody has asked for, and has been permitted; returns whose notices it has changed.
-
-        Raises:
-            UnknownNodeError: No agent of that node is known.
-            UnknownJobError, ClusterJobError, JobIsOverError, JobEndsError: See `with_request`.
-            StoreUnavailableError: It could not be stored.
-            NotTakenError: The cluster does not take it.
-        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,13 +44,32 @@ class StoreSteering:
                 await self._steer(by, asked)
                 return []
             case HoldDrill(node=node, lead=lead):
-                if node is None or lead is None:
-                    return await self._withdraw(notices.SIMULATED, node, by)
-                return [await self._announce(notices.SIMULATED, node, lead, notices.explained(by), by)]
-            case DrainNode(node=node, lead=lead):
-                if lead is None:
-                    return await self._withdraw(notices.OPERATOR, node, by)
-                return [await self._announce(notices.OPERATOR, node, lead, signed(by, asked.reason), by)]
+                return await self._drill(by, node, lead)
+            case DrainNode():
+                return await self._drain(by, asked)
+
+    async def _drill(self, by: str, node: Host | None, lead: float | None) -> Sequence[notices.Subject]:
+        if node is not None and lead is not None:
+            subject = await self._announce(notices.SIMULATED, node, lead, notices.explained(by))
+            notice = notices.notice_id(notices.SIMULATED, subject)
+            _log.warning("drill.begun", notice=notice, subject=node, lead_seconds=lead, by=by)
+            return [subject]
+        ended = await self._withdraw(notices.SIMULATED, node)
+        for each in ended:
+            _log.warning("drill.ended", notice=each.id, subject=each.subject.name, by=by)
+        return [each.subject for each in ended]
+
+    async def _drain(self, by: str, asked: DrainNode) -> Sequence[notices.Subject]:
+        node, lead, reason = asked.node, asked.lead, asked.reason
+        if lead is not None:
+            subject = await self._announce(notices.OPERATOR, node, lead, f"{by}: {reason}" if reason else by)
+            notice = notices.notice_id(notices.OPERATOR, subject)
+            _log.warning("drain.begun", notice=notice, subject=node, lead_seconds=lead, by=by, reason=reason)
+            return [subject]
+        ended = await self._withdraw(notices.OPERATOR, node)
+        for each in ended:
+            _log.warning("drain.ended", notice=each.id, subject=each.subject.name, by=by)
+        return [each.subject for each in ended]
 
     async def _steer(self, by: str, asked: SteerJob) -> None:
         reason = asked.reason.strip().rstrip(".")
@@ -86,21 +77,22 @@ class StoreSteering:
         if asked.kind is not None:
             request = UserRequest(kind=asked.kind, by=by, reason=reason, at=self.clock.now())
         await self.store.put_job(asked.job, lambda known: with_request(known, request))
-        what = "job.request_withdrawn" if asked.kind is None else "job.requested"
-        _log.warning(what, job=asked.job, request=asked.kind, by=by, reason=reason)
+        if asked.kind is None:
+            _log.warning("job.request_withdrawn", job=asked.job, by=by)
+        else:
+            _log.warning("job.requested", job=asked.job, request=asked.kind, by=by, reason=reason)
 
-    async def _announce(self, source: Source, node: Host, lead: float, message: str, by: str) -> notices.Subject:
+    async def _announce(self, source: Source, node: Host, lead: float, message: str) -> notices.Subject:
         """Announces a notice on the node of a known agent, or changes the present one."""
         agent = self.agents.by_node.get(node)
         if agent is None:
             raise UnknownNodeError(f"no agent of a node {node} is known")
         subject = notices.Subject(notices.SubjectKind.NODE, node, agent.uid)
         await self._put(source, subject, notices.Announcement.ACTIVE, message, lead)
-        _log.warning("notice.begun", source=source, subject=node, lead_seconds=lead, message=message, by=by)
         return subject
 
-    async def _withdraw(self, source: Source, node: Host | None, by: str) -> Sequence[notices.Subject]:
-        """Withdraws the active notices on a node, or on all nodes (None)."""
+    async def _withdraw(self, source: Source, node: Host | None) -> Sequence[notices.ReclaimNotice]:
+        """Withdraws the active notices on a node, or on all nodes (None); returns them as they were before."""
         ended = [
             notice
             for notice in self.store.snapshot().notices.values()
@@ -110,8 +102,7 @@ class StoreSteering:
         ]
         for notice in ended:
             await self._put(source, notice.subject, notices.Announcement.WITHDRAWN, notice.message)
-            _log.warning("notice.ended", source=source, subject=notice.subject.name, by=by)
-        return [notice.subject for notice in ended]
+        return ended
 
     async def _put(
         self,

@@ -436,6 +436,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         happened.add(entry)
         kept.add(entry)
 
+    people = None if base.cluster is None else base.cluster.people()
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
@@ -446,8 +447,8 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         version=lambda: reader.version,
         authenticate=state.authenticate,
         tokens=base.tokens,
-        people=None,
-        steering=state.steering,
+        people=people,
+        steering=state.steering if base.cluster is None else base.cluster.steering(people, state.steering),
         audit=audit,
         refusals=base.refusals,
         clock=base.clock,

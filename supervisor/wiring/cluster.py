@@ -25,6 +25,7 @@ from servicekit.settings import SettingsError
 from servicekit.tls import ServerCertificate
 from supervisor.cluster import allocation, events, objects, view
 from supervisor.cluster.gangs import PodGroup, PodGroups
+from supervisor.cluster.requests import ClusterRequests
 from supervisor.decide.grant import Grant
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
@@ -33,6 +34,8 @@ from supervisor.domain.notice import API_SOURCES, EVENT_REASON, ReclaimNotice, S
 from supervisor.fanout.processes import Processes
 from supervisor.fanout.ranks import Saves
 from supervisor.identity import pod_tokens, verifiers
+from supervisor.identity.people import People, Steering
+from supervisor.identity.reviews import ReviewedPeople
 from supervisor.ingest.cluster import reconciler, signals
 from supervisor.ingest.cluster.jobs import JobReconciler
 from supervisor.jobs.actuator import Actuator, ActuatorDependencies
@@ -42,6 +45,7 @@ from supervisor.jobs.queues.kubequeue import admission
 from supervisor.jobs.queues.kueue.booster import Booster, BoosterDependencies, BoostPolicy
 from supervisor.jobs.queues.kueue.workloads import WORKLOADS, Workloads
 from supervisor.jobs.registry import POD_LABELS, RESOURCES, chosen, process_of
+from supervisor.jobs.steering import ClusterSteering
 from supervisor.leadership.elected import ElectedLeadership, ElectionOptions
 from supervisor.observability.events import api, recorder
 from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
@@ -57,6 +61,9 @@ _ZONE = "topology.kubernetes.io/zone"
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _GPU = "/gpu"
 """The suffix of GPU resources of all vendors, such as `nvidia.com/gpu`."""
+
+_REPORTER = "job-supervisor.kube-ai.io/page"
+"""Who reports the Events of drills that are asked for on the page."""
 
 _STEP_SECONDS = 5.0
 """A difference between the machine's clock and the API server's is logged from this size on."""
@@ -159,6 +166,25 @@ class WatchedCluster:
             process_of=lambda uid: process_of(self.view.pod(uid), self.jobs.owner_of),
             agent_account=settings.agent_account,
             clock=clock,
+        )
+
+    def people(self) -> People | None:
+        """The users of the cluster; None if they may not sign in."""
+        settings = self._on.settings
+        if not settings.cluster_sign_in:
+            return None
+        return ReviewedPeople(self.server, settings.token_audience, self._on.clock)
+
+    def steering(self, people: People | None, own: Steering) -> Steering:
+        """Carries out what people ask for; `own` does so for what is no cluster's."""
+        if people is None:
+            return own
+        return ClusterSteering(
+            people=people,
+            requests=ClusterRequests(self.server, self.time.now, _REPORTER),
+            resources=RESOURCES,
+            own=own,
+            namespace=self._on.settings.namespace or self.server.namespace,
         )
 
     @classmethod

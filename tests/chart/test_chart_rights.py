@@ -7,7 +7,7 @@ from supervisor.jobs.kind import AnyKind
 from supervisor.jobs.registry import KINDS, chosen, made_by
 from tests.chart.chart_rendering import NAMESPACE, Helm, environment, one
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
-from tests.testkit.controlplane.installed import CLUSTER_RULES, OWN_RULES, RULES, job_rules
+from tests.testkit.controlplane.installed import CLUSTER_RULES, OWN_RULES, RULES, SIGN_IN_RULES, job_rules
 
 _AGENT = "elastic-job-supervisor-agent"
 Right = tuple[str, str, str, str]
@@ -41,6 +41,13 @@ def test_who_brings_a_certificate_gives_no_rights_for_another(helm: Helm) -> Non
     }
     everywhere = rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"])
     assert "mutatingwebhookconfigurations" not in {resource for _, resource, _, _ in everywhere}
+
+
+def test_who_lets_people_sign_in_gives_the_rights_for_it(helm: Helm) -> None:
+    objects = helm.render({"supervisor": {"settings": {"clusterSignIn": True}}})
+    given = set(rights(one(objects, "ClusterRole", "elastic-job-supervisor")["rules"]))
+    assert given == set(rights((*RULES, *SIGN_IN_RULES)))
+    assert environment(one(objects, "Deployment"))["JOB_SUPERVISOR_CLUSTER_SIGN_IN"] == "true"
 
 
 @pytest.mark.parametrize("wanted", [True, False])

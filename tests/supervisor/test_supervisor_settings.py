@@ -59,6 +59,7 @@ def test_the_promised_defaults() -> None:
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
         "status_page": True,
+        "cluster_sign_in": False,
         "docs_url": "",
         "notifications_file": None,
         "notifications_group_seconds": 10.0,

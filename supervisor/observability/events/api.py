@@ -16,6 +16,7 @@ from servicekit.kubernetes.objects import Metadata, ObjectKey
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.events import REPORTER
 from supervisor.cluster.objects import PODS, Pod
+from supervisor.cluster.requests import EVENTS, NODE_EVENTS_NAMESPACE
 from supervisor.cluster.view import ClusterView
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName, namespace
@@ -25,10 +26,6 @@ from supervisor.jobs.registry import RESOURCES, OwnerOf, job_of
 from supervisor.observability.events.rules import AggregationKey, EventDraft, ObjectReference
 from supervisor.store.codec import JOBS, NOTICES, owners
 from supervisor.store.kubernetes import KubernetesStore
-
-_EVENTS = Resource(group="events.k8s.io", version="v1", kind="Event", plural="events", namespaced=True)
-_CLUSTER_SCOPED_NAMESPACE = "default"
-"""The API server wants Events about cluster-scoped objects there."""
 
 _MAX_NOTE = 1024
 """Bytes, a limit of the API."""
@@ -82,7 +79,7 @@ class EventSender:
     """
 
     def __init__(self, server: ApiServer, instance: str, aggregation_seconds: float, max_remembered: int) -> None:
-        self._events = ResourceClient(server, _EVENTS, lambda data: msgspec.json.decode(data, type=RecordedEvent))
+        self._events = ResourceClient(server, EVENTS, lambda data: msgspec.json.decode(data, type=RecordedEvent))
         self._instance = instance[:_MAX_INSTANCE]
         self._aggregation_seconds = aggregation_seconds
         self._max_remembered = max_remembered
@@ -128,9 +125,7 @@ def _key(draft: EventDraft) -> ObjectKey:
     """
     name = draft.regarding.name[:_MAX_NAME].rstrip("-.")
     content = hashlib.sha256(repr(draft.aggregation_key).encode()).hexdigest()[:8]
-    return ObjectKey(
-        draft.regarding.namespace or _CLUSTER_SCOPED_NAMESPACE, f"{name}.{int(draft.at * 1e6):x}-{content}"
-    )
+    return ObjectKey(draft.regarding.namespace or NODE_EVENTS_NAMESPACE, f"{name}.{int(draft.at * 1e6):x}-{content}")
 
 
 def _content(draft: EventDraft, instance: str) -> dict[str, object]:

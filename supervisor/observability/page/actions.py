@@ -10,9 +10,10 @@ from aiohttp import web
 from servicekit.clock import Clock
 from servicekit.rate import TokenBucket
 from supervisor.decide import registration
+from supervisor.domain.asking import DeniedError, NotTakenError
+from supervisor.identity.people import Steering
 from supervisor.identity.tokens import AuthenticationUnavailableError
-from supervisor.ingest.errors import CODES, DeniedError, MalformedError, NotTakenError, TooManyError, UnknownNodeError
-from supervisor.ingest.steering import Steering
+from supervisor.ingest.errors import CODES, MalformedError, TooManyError, UnknownNodeError
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.page.action_form import ActionForm
 from supervisor.observability.page.answers import html_page, page_root, see_other

@@ -13,11 +13,10 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.fanout.lines import LineResponse
-from supervisor.identity.people import People
+from supervisor.identity.people import People, Steering
 from supervisor.identity.tokens import BadTokenError, Tokens
 from supervisor.ingest.errors import MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate
-from supervisor.ingest.steering import Steering
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.page.actions import ActionEndpoints, action_endpoints
 from supervisor.observability.page.answers import HEADERS, html_page, page_root

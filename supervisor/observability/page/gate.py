@@ -6,8 +6,9 @@ from types import MappingProxyType
 
 from aiohttp import web
 
+from supervisor.domain.asking import DeniedError
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
-from supervisor.ingest.errors import CODES, DeniedError, ForeignTokenError, TooManyError
+from supervisor.ingest.errors import CODES, ForeignTokenError
 from supervisor.observability.page.answers import html_page, page_root, see_other
 from supervisor.observability.page.forms import own_site
 from supervisor.observability.page.rendering import PageRenderer
@@ -23,7 +24,6 @@ _REFUSED: Mapping[type[Exception], tuple[int, str]] = MappingProxyType(
         ForeignTokenError: (403, "This token is of another kind: a viewer token is needed."),
         ForeignPodError: (403, "This token is of another kind: a viewer token is needed."),
         DeniedError: (403, ""),
-        TooManyError: (429, "Too many tokens are being checked. Try again in a minute."),
         AuthenticationUnavailableError: (503, "This token cannot be checked right now. Try again."),
     }
 )

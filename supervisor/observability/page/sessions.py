@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from servicekit.clock import Clock
+from supervisor.domain.asking import DeniedError
 from supervisor.identity.people import READ, People
 from supervisor.identity.tokens import (
     BadTokenError,
@@ -20,7 +21,7 @@ from supervisor.identity.tokens import (
     is_ours,
     token_in,
 )
-from supervisor.ingest.errors import DeniedError, ForeignTokenError, MalformedError
+from supervisor.ingest.errors import ForeignTokenError, MalformedError
 from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.forms import posted
 

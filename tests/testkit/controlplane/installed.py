@@ -57,6 +57,12 @@ CLUSTER_RULES: tuple[Mapping[str, Any], ...] = (
 )
 """What the supervisor may do in the whole cluster, whatever jobs it supervises."""
 
+SIGN_IN_RULES: tuple[Mapping[str, Any], ...] = (
+    {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+)
+"""What it may do besides where users of the cluster sign in to the status page."""
+
 _POD_RULE: Mapping[str, Any] = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "delete"]}
 
 COMMON_RULES = (*CLUSTER_RULES, _POD_RULE)

@@ -33,19 +33,13 @@ def fields(shown: PageAnswer) -> dict[str, str]:
 
 
 async def asks(
-    served: Served,
-    cookie: str,
-    action: str,
-    query: str,
-    *,
-    given: Mapping[str, str] | None = None,
-    headers: Mapping[str, str] | None = None,
+    served: Served, cookie: str, action: str, query: str, given: Mapping[str, str] | None = None
 ) -> PageAnswer:
     """Opens a form, fills it in and sends it."""
     shown = await get(served.peers, f"/status/actions/{action}?{query}", cookie=cookie)
     assert shown.status == 200, shown.seen
     data = {**fields(shown), **(given or {})}
-    return await post(served.peers, f"/status/actions/{action}", cookie=cookie, data=data, headers=headers or {})
+    return await post(served.peers, f"/status/actions/{action}", cookie=cookie, data=data)
 
 
 async def running(served: Served) -> None:
@@ -135,7 +129,10 @@ async def test_a_form_of_another_site_does_nothing(served: Served, form: str) ->
 
 async def test_a_browser_says_that_another_site_has_sent_it(served: Served) -> None:
     await running(served)
-    answer = await asks(served, await signed_in(served), "stop", "job=job", headers={"Sec-Fetch-Site": "cross-site"})
+    ann = await signed_in(served)
+    data = fields(await get(served.peers, "/status/actions/stop?job=job", cookie=ann))
+    headers = {"Sec-Fetch-Site": "cross-site"}
+    answer = await post(served.peers, "/status/actions/stop", cookie=ann, data=data, headers=headers)
     assert answer.status == 400
     assert served.job("job").observed.request is None
 

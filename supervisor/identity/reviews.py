@@ -1,0 +1,191 @@
+"""Has the API server review tokens, and the rights of users."""
+
+import hashlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import jwt
+import msgspec
+
+from servicekit.clock import Clock
+from servicekit.kubernetes.errors import ApiError, ApiUnavailableError
+from servicekit.kubernetes.server import ApiServer, Call
+from servicekit.rate import TokenBucket
+from supervisor.identity.people import READ, Access
+from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, Person
+
+_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
+_RIGHTS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+_MAX_TOKEN = 8192
+_KEEP_SECONDS = 30.0
+"""Whose token it is, and whether that user may see the page, is asked again then: a right can be taken away."""
+_MAX_KEPT = 1000
+_RATE, _BURST = 5.0, 50.0
+"""Reviews for people each second, and at once: anybody can send tokens."""
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class ReviewedUser(msgspec.Struct, frozen=True):
+    """The user of a token, as the API server knows it."""
+
+    username: str = ""
+    uid: str = ""
+    groups: list[str] = []
+    extra: dict[str, list[str]] = {}
+
+
+class ReviewStatus(msgspec.Struct, frozen=True):
+    """What a review of a token has found."""
+
+    authenticated: bool = False
+    audiences: list[str] = []
+    user: ReviewedUser = ReviewedUser()
+
+
+class _TokenReview(msgspec.Struct, frozen=True):
+    status: ReviewStatus = ReviewStatus()
+
+
+class _AccessStatus(msgspec.Struct, frozen=True):
+    allowed: bool = False
+
+
+class _AccessReview(msgspec.Struct, frozen=True):
+    status: _AccessStatus = _AccessStatus()
+
+
+async def review(server: ApiServer, token: str, audiences: Sequence[str] = ()) -> ReviewStatus:
+    """Has a token reviewed: for these audiences, or else for the API server's own.
+
+    Raises:
+        ApiError: It cannot be reviewed at present.
+    """
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": token, **({"audiences": audiences} if audiences else {})},
+    }
+    shown = await server.request(Call(method="POST", path=_TOKENS, body=msgspec.json.encode(body)))
+    try:
+        return msgspec.json.decode(shown, type=_TokenReview).status
+    except msgspec.MsgspecError as error:
+        raise ApiUnavailableError("the review of the token cannot be read") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known about a token until an instant (monotonic): whose it is, or None if it is nobody's."""
+
+    person: Person | None
+    until: float
+
+
+class ReviewedPeople:
+    """Implements `People` with reviews by the API server.
+
+    Args:
+        server: The API server.
+        audience: The audience of tokens that are made for the supervisor; others are the API server's own.
+        clock: For monotonic instants, and for whether a token has expired.
+    """
+
+    def __init__(self, server: ApiServer, audience: str, clock: Clock) -> None:
+        self._server = server
+        self._audience = audience
+        self._clock = clock
+        self._bucket = TokenBucket(_RATE, _BURST)
+        self._known: dict[bytes, _Known] = {}
+        self._readers: dict[Person, float] = {}
+
+    async def person(self, token: str) -> Person:
+        """Returns whose token that is. The same token is reviewed once in half a minute."""
+        if len(token) > _MAX_TOKEN:
+            raise BadTokenError("the token is too long")
+        key, now = hashlib.sha256(token.encode()).digest(), self._clock.monotonic()
+        known = self._known.get(key)
+        if known is None or known.until <= now:
+            known = _Known(await self._reviewed(token), now + _KEEP_SECONDS)
+            _keep(self._known, key, known)
+        if known.person is None:
+            raise BadTokenError("the token is nobody's, or it has expired")
+        return known.person
+
+    async def may(self, person: Person, access: Access) -> bool:
+        """Returns whether a user has a right. Only for the right to read an answer is good for half a minute."""
+        now = self._clock.monotonic()
+        if access == READ and self._readers.get(person, now) > now:
+            return True
+        is_allowed = await self._is_allowed(person, access)
+        if access == READ:
+            self._readers.pop(person, None)
+            if is_allowed:
+                _keep(self._readers, person, now + _KEEP_SECONDS)
+        return is_allowed
+
+    async def _reviewed(self, token: str) -> Person | None:
+        audiences, until = _claims(token)
+        if until is not None and until <= self._clock.now():
+            return None
+        self._take_turn()
+        ours = [self._audience] if self._audience in audiences else []
+        try:
+            status = await review(self._server, token, ours)
+        except ApiError as error:
+            raise AuthenticationUnavailableError(f"the API server cannot be asked about the token: {error}") from error
+        user = status.user
+        if not status.authenticated or not user.username or (ours and self._audience not in status.audiences):
+            return None
+        extra = tuple((name, tuple(values)) for name, values in sorted(user.extra.items()))
+        return Person(name=user.username, uid=user.uid, groups=tuple(user.groups), extra=extra, until=until)
+
+    async def _is_allowed(self, person: Person, access: Access) -> bool:
+        attributes = {
+            "verb": access.verb,
+            "group": access.group,
+            "resource": access.resource,
+            "namespace": access.namespace,
+            "name": access.name,
+        }
+        spec = {
+            "user": person.name,
+            "uid": person.uid,
+            "groups": person.groups,
+            "extra": dict(person.extra),
+            "resourceAttributes": attributes,
+        }
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        self._take_turn()
+        try:
+            shown = await self._server.request(Call(method="POST", path=_RIGHTS, body=msgspec.json.encode(body)))
+            return msgspec.json.decode(shown, type=_AccessReview).status.allowed
+        except (ApiError, msgspec.MsgspecError) as error:
+            raise AuthenticationUnavailableError(f"the API server cannot be asked about rights: {error}") from error
+
+    def _take_turn(self) -> None:
+        if self._bucket.take(self._clock.monotonic()):
+            raise AuthenticationUnavailableError("too many people are being asked about")
+
+
+def _claims(token: str) -> tuple[Sequence[str], float | None]:
+    """Returns the audiences of a token and when it expires, by its unverified claims; None if it does not say so."""
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False})
+        given = claims.get("aud", [])
+        audiences = [given] if isinstance(given, str) else list(given)
+        until = float(claims["exp"]) if "exp" in claims else None
+    except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError):  # As those of webhooks are.
+        return [], None
+    return audiences, until
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """Keeps a value, and forgets the oldest ones of too many."""
+    kept.pop(key, None)
+    while len(kept) >= _MAX_KEPT:
+        del kept[next(iter(kept))]
+    kept[key] = value
