@@ -153,7 +153,7 @@
     }
   }
 
-  document.getElementById("search").hidden = false;
+  document.getElementById("search").hidden = !follows && content.querySelector("table") === null;
   filter.addEventListener("input", filterRows);
   content.addEventListener("click", copy);
   filterRows();
