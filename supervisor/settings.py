@@ -194,7 +194,7 @@ class Settings(Policy):
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 picks a free port.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
     status_page: Annotated[
-        bool, Meta(description="Serve the status page at HTTP_ADDRESS to browsers with a viewer token.")
+        bool, Meta(description="Serve the status page at HTTP_ADDRESS to browsers that are signed in.")
     ] = True
     cluster_sign_in: Annotated[
         bool,

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -318,8 +319,9 @@ class ResourceClient(Generic[R]):
 
 def _path(resource: Resource, key: ObjectKey) -> str:
     root = "/apis" if resource.group else "/api"
-    space = f"/namespaces/{key.namespace}" if resource.namespaced and key.namespace else ""
-    name = f"/{key.name}" if key.name else ""
+    # A name that is none, such as one with `/../`, must not lead to another object.
+    space = f"/namespaces/{quote(key.namespace, safe='')}" if resource.namespaced and key.namespace else ""
+    name = f"/{quote(key.name, safe='')}" if key.name else ""
     return f"{root}/{resource.api_version}{space}/{resource.plural}{name}"
 
 

@@ -121,7 +121,7 @@ class ClusterRequests:
         content = {
             "regarding": regarding,
             "reason": EVENT_REASON,
-            "note": explained(by) if lead else "The drill is ended early.",
+            "note": explained(by) if lead else f"{by or 'Somebody'} has ended the drill early.",
             "type": "Normal",
             "action": "Simulate",
             "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

@@ -16,31 +16,55 @@ class SteerJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HoldDrill:
-    """Hold a drill on a node that ends `lead` seconds from now at the latest; None ends it.
+class BeginDrill:
+    """Hold a drill on a node, which ends `lead` seconds from now at the latest."""
 
-    Without a node, it ends on all of them.
-    """
-
-    node: Host | None
-    lead: float | None
+    node: Host
+    lead: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainNode:
-    """Empty a node within `lead` seconds; None ends the drain. `reason` is for people."""
+class EndDrill:
+    """End the drill on a node, or, with None, every drill."""
+
+    node: Host | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginDrain:
+    """Empty a node within `lead` seconds. `reason` is for people."""
 
     node: Host
-    lead: float | None
+    lead: float
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndDrain:
+    """End the drain of a node."""
+
+    node: Host
+
+
+Asked = SteerJob | BeginDrill | EndDrill | BeginDrain | EndDrain
+
+
+def signed(by: str, reason: str) -> str:
+    """Returns the text that says who asks for something, and why."""
+    return f"{by}: {reason}" if reason else by
 
 
 class DeniedError(Exception):
     """The person is known, and may not ask for this. The message says who may."""
 
 
+class UnknownSubjectError(Exception):
+    """There is no such job or node. The message names it."""
+
+
 class NotTakenError(Exception):
     """The cluster does not take what somebody has asked for. The message says why."""
 
 
-Asked = SteerJob | HoldDrill | DrainNode
+class UncertainError(Exception):
+    """It is not known whether the cluster has taken it."""

@@ -1,11 +1,10 @@
 """Names what is asked about people, and for them: who sends a token, what they may do, and that it is done."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from supervisor.domain.asking import Asked
-from supervisor.domain.notice import Subject
 from supervisor.identity.tokens import Person, Reader
 
 
@@ -37,7 +36,6 @@ class People(Protocol):
 
         Raises:
             BadTokenError: The token is invalid.
-            TooManyError: Too many tokens are sent.
             AuthenticationUnavailableError: The token cannot be checked at present.
         """
 
@@ -49,23 +47,20 @@ class People(Protocol):
         """
 
 
+Carry = Callable[[], Awaitable[object]]
+"""Carries out what was permitted."""
+
+
 class Steering(Protocol):
     """Decides who may ask for what, and carries it out."""
 
-    async def permit(self, who: Reader, asked: Asked) -> None:
-        """Returns if that person may ask for it.
+    async def permit(self, who: Reader, asked: Asked) -> Carry:
+        """Returns what carries it out, if that person may ask for it.
 
         Raises:
             DeniedError: The person may not; the message says why.
             AuthenticationUnavailableError: That cannot be known at present.
-        """
-
-    async def carry_out(self, by: str, asked: Asked) -> Sequence[Subject]:
-        """Carries out what somebody has asked for, and has been permitted; returns whose notices it has changed.
-
-        Raises:
-            UnknownNodeError: No agent of that node is known.
-            UnknownJobError, ClusterJobError, JobIsOverError, JobEndsError: See `with_request`.
-            StoreUnavailableError: It could not be stored.
-            NotTakenError: The cluster does not take it.
+            UnknownSubjectError: There is no such job or node. What is returned raises it, too, and:
+            UnknownNodeError, UnknownJobError, JobIsOverError, JobEndsError, StoreUnavailableError: See `StoreSteering`.
+            NotTakenError, UncertainError: The cluster does not take it, or may not have taken it.
         """

@@ -22,8 +22,13 @@ _MAX_TOKEN = 8192
 _KEEP_SECONDS = 30.0
 """Whose token it is, and whether that user may see the page, is asked again then: a right can be taken away."""
 _MAX_KEPT = 1000
-_RATE, _BURST = 5.0, 50.0
-"""Reviews for people each second, and at once: anybody can send tokens."""
+_KEEP_READERS_SECONDS = 600.0
+"""For so long, whoever was last known to may see the page also sees it while the API server does not answer."""
+_TOKENS_RATE, _TOKENS_BURST = 5.0, 50.0
+"""Reviews of tokens each second, and at once: anybody can send tokens."""
+_RIGHTS_RATE, _RIGHTS_BURST = 20.0, 100.0
+"""Likewise of rights, which are those of people who are known."""
+_POD = "authentication.kubernetes.io/pod-uid"
 
 
 K = TypeVar("K", bound=Hashable)
@@ -85,12 +90,21 @@ class _Known:
     until: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Whether somebody may see the page, as it was known at an instant (monotonic)."""
+
+    allowed: bool
+    at: float
+
+
 class ReviewedPeople:
     """Implements `People` with reviews by the API server.
 
     Args:
-        server: The API server.
-        audience: The audience of tokens that are made for the supervisor; others are the API server's own.
+        server: A connection to the API server of its own, so that no decision waits for a review.
+        audience: The audience of tokens that are made for the supervisor; others are the API server's own. A pod's
+            token for it is good for what the pod reports, and for nothing else.
         clock: For monotonic instants, and for whether a token has expired.
     """
 
@@ -98,9 +112,10 @@ class ReviewedPeople:
         self._server = server
         self._audience = audience
         self._clock = clock
-        self._bucket = TokenBucket(_RATE, _BURST)
+        self._new_tokens = TokenBucket(_TOKENS_RATE, _TOKENS_BURST)
+        self._new_rights = TokenBucket(_RIGHTS_RATE, _RIGHTS_BURST)
         self._known: dict[bytes, _Known] = {}
-        self._readers: dict[Person, float] = {}
+        self._readers: dict[Person, _Reading] = {}
 
     async def person(self, token: str) -> Person:
         """Returns whose token that is. The same token is reviewed once in half a minute."""
@@ -117,28 +132,34 @@ class ReviewedPeople:
 
     async def may(self, person: Person, access: Access) -> bool:
         """Returns whether a user has a right. Only for the right to read an answer is good for half a minute."""
-        now = self._clock.monotonic()
-        if access == READ and self._readers.get(person, now) > now:
-            return True
-        is_allowed = await self._is_allowed(person, access)
-        if access == READ:
-            self._readers.pop(person, None)
-            if is_allowed:
-                _keep(self._readers, person, now + _KEEP_SECONDS)
-        return is_allowed
+        if access != READ:
+            return await self._is_allowed(person, access)
+        now, known = self._clock.monotonic(), self._readers.get(person)
+        if known is not None and now < known.at + _KEEP_SECONDS:
+            return known.allowed
+        try:
+            allowed = await self._is_allowed(person, access)
+        except AuthenticationUnavailableError:
+            if known is not None and known.allowed and now < known.at + _KEEP_READERS_SECONDS:
+                return True
+            raise
+        _keep(self._readers, person, _Reading(allowed, now))
+        return allowed
 
     async def _reviewed(self, token: str) -> Person | None:
         audiences, until = _claims(token)
         if until is not None and until <= self._clock.now():
             return None
-        self._take_turn()
+        self._take_turn(self._new_tokens)
         ours = [self._audience] if self._audience in audiences else []
         try:
             status = await review(self._server, token, ours)
         except ApiError as error:
             raise AuthenticationUnavailableError(f"the API server cannot be asked about the token: {error}") from error
         user = status.user
-        if not status.authenticated or not user.username or (ours and self._audience not in status.audiences):
+        if not status.authenticated or not user.username:
+            return None
+        if ours and (self._audience not in status.audiences or _POD in user.extra):
             return None
         extra = tuple((name, tuple(values)) for name, values in sorted(user.extra.items()))
         return Person(name=user.username, uid=user.uid, groups=tuple(user.groups), extra=extra, until=until)
@@ -159,15 +180,15 @@ class ReviewedPeople:
             "resourceAttributes": attributes,
         }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        self._take_turn()
+        self._take_turn(self._new_rights)
         try:
             shown = await self._server.request(Call(method="POST", path=_RIGHTS, body=msgspec.json.encode(body)))
             return msgspec.json.decode(shown, type=_AccessReview).status.allowed
         except (ApiError, msgspec.MsgspecError) as error:
             raise AuthenticationUnavailableError(f"the API server cannot be asked about rights: {error}") from error
 
-    def _take_turn(self) -> None:
-        if self._bucket.take(self._clock.monotonic()):
+    def _take_turn(self, bucket: TokenBucket) -> None:
+        if bucket.take(self._clock.monotonic()):
             raise AuthenticationUnavailableError("too many people are being asked about")
 
 

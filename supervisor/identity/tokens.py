@@ -129,10 +129,10 @@ class SignInCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormToken:
-    """Is in a form that was shown to that person at that address, and in no other one."""
+    """Is in a form that was shown to that person, for that purpose, and in no other one."""
 
     by: str
-    address: str
+    purpose: str
 
 
 Principal = AgentPrincipal | LauncherPrincipal | ProcessPrincipal | Viewer | Session | SignInCode | FormToken
@@ -198,9 +198,9 @@ class Tokens:
         """Makes the address, below the URL of the page, that signs somebody in once within so many seconds."""
         return f"{base.rstrip('/')}/status/login?code={self.code(who, now, now + seconds)}"
 
-    def form(self, by: str, address: str, until: float) -> str:
+    def form(self, by: str, purpose: str, until: float) -> str:
         """Makes the token of a form, which another site's page cannot have."""
-        return self._sign({"kind": "form", "by": by, "address": address}, until)
+        return self._sign({"kind": "form", "by": by, "purpose": purpose}, until)
 
     def authenticate(self, authorization: str | None) -> Principal:
         """Returns the principal that sent an Authorization header.
@@ -254,12 +254,15 @@ class Authenticator:
         return self.tokens.authenticate(authorization) if is_ours(token) else await self.pod(token)
 
 
-def is_ours(token: str) -> bool:
-    """Whether a token is to be checked by our own secret: API servers sign with asymmetric keys."""
+def is_ours(token: str, *, otherwise: bool = True) -> bool:
+    """Whether a token is to be checked by our own secret: API servers sign with asymmetric keys.
+
+    Of what is no such token, it is `otherwise`: our own check refuses it, and some clusters have tokens of other forms.
+    """
     try:
         return jwt.get_unverified_header(token).get("alg") == _ALGORITHM
-    except (jwt.InvalidTokenError, ValueError):  # Our own check refuses it.
-        return True
+    except (jwt.InvalidTokenError, ValueError):
+        return otherwise
 
 
 def token_in(authorization: str | None) -> str:
@@ -292,8 +295,8 @@ def _principal(claims: Mapping[str, Any], until: float | None) -> Principal:
             who = _reader(claims, until)
             if isinstance(who, Viewer):
                 return SignInCode(who=replace(who, until=None), id=code, issued=issued, until=until)
-        case {"kind": "form", "by": str(by), "address": str(address)}:
-            return FormToken(by=by, address=address)
+        case {"kind": "form", "by": str(by), "purpose": str(purpose)}:
+            return FormToken(by=by, purpose=purpose)
     raise BadTokenError("the token identifies no principal")
 
 

@@ -1,7 +1,7 @@
 """Defines the refusals that gRPC and HTTP share, and their codes."""
 
 from supervisor.decide import registration
-from supervisor.domain.asking import DeniedError, NotTakenError
+from supervisor.domain.asking import DeniedError, NotTakenError, UncertainError, UnknownSubjectError
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError
@@ -41,7 +41,9 @@ CODES: dict[type[Exception], Code] = {
     ForeignTokenError: Code.FOREIGN_TOKEN,
     ForeignPodError: Code.FOREIGN_TOKEN,
     DeniedError: Code.FOREIGN_TOKEN,
-    NotTakenError: Code.NOT_SERVING,
+    UnknownSubjectError: Code.UNKNOWN_JOB,
+    NotTakenError: Code.FOREIGN_TOKEN,
+    UncertainError: Code.NOT_SERVING,
     registration.ForeignJobError: Code.FOREIGN_TOKEN,
     registration.UnknownJobError: Code.UNKNOWN_JOB,
     UnknownNodeError: Code.UNKNOWN_NODE,

@@ -9,7 +9,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from supervisor.domain import notice as notices
-from supervisor.domain.asking import DrainNode, HoldDrill, SteerJob
+from supervisor.domain.asking import BeginDrain, BeginDrill, EndDrain, EndDrill, SteerJob
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import RequestKind
 from supervisor.identity.tokens import Operator
@@ -71,34 +71,33 @@ class OperatorNoticeEndpoints:
         operator = await require_principal(Operator, request, self.authenticate)
         wanted = await body(request, DrillBegin, _MAX_BYTES)
         return await self._begin(
-            operator, notices.SIMULATED, HoldDrill(node=Host(wanted.node), lead=wanted.lead_seconds)
+            operator, notices.SIMULATED, BeginDrill(node=Host(wanted.node), lead=wanted.lead_seconds)
         )
 
     async def end_drill(self, request: web.Request) -> web.Response:
         """Ends drills early. It is not an error if there is none."""
         operator = await require_principal(Operator, request, self.authenticate)
         node = (await body(request, DrillEnd, _MAX_BYTES)).node
-        return await self._end(operator, HoldDrill(node=None if node is None else Host(node), lead=None))
+        return await self._end(operator, EndDrill(node=None if node is None else Host(node)))
 
     async def begin_drain(self, request: web.Request) -> web.Response:
         """Drains a node, or changes the deadline and the reason of a drain."""
         operator = await require_principal(Operator, request, self.authenticate)
         wanted = await body(request, DrainBegin, _MAX_BYTES)
-        asked = DrainNode(node=Host(wanted.node), lead=wanted.lead_seconds, reason=wanted.reason)
+        asked = BeginDrain(node=Host(wanted.node), lead=wanted.lead_seconds, reason=wanted.reason)
         return await self._begin(operator, notices.OPERATOR, asked)
 
     async def end_drain(self, request: web.Request) -> web.Response:
         """Ends the drain of a node. It is not an error if there is none."""
         operator = await require_principal(Operator, request, self.authenticate)
-        return await self._end(
-            operator, DrainNode(node=Host((await body(request, DrainEnd, _MAX_BYTES)).node), lead=None)
-        )
+        node = (await body(request, DrainEnd, _MAX_BYTES)).node
+        return await self._end(operator, EndDrain(node=Host(node)))
 
-    async def _begin(self, operator: Operator, source: Source, asked: HoldDrill | DrainNode) -> web.Response:
+    async def _begin(self, operator: Operator, source: Source, asked: BeginDrill | BeginDrain) -> web.Response:
         [subject] = await self.steering.carry_out(operator.name, asked)
         return web.json_response({"notice": notices.notice_id(source, subject), "seconds_left": asked.lead})
 
-    async def _end(self, operator: Operator, asked: HoldDrill | DrainNode) -> web.Response:
+    async def _end(self, operator: Operator, asked: EndDrill | EndDrain) -> web.Response:
         ended = await self.steering.carry_out(operator.name, asked)
         return web.json_response({"ended": [subject.name for subject in ended]})
 

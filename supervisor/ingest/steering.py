@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -11,9 +12,19 @@ from supervisor.decide.notices import apply_report
 from supervisor.decide.policy import Policy
 from supervisor.decide.registration import with_request
 from supervisor.domain import notice as notices
-from supervisor.domain.asking import Asked, DeniedError, DrainNode, HoldDrill, SteerJob
-from supervisor.domain.ids import Host, Source
+from supervisor.domain.asking import (
+    Asked,
+    BeginDrain,
+    BeginDrill,
+    DeniedError,
+    EndDrain,
+    EndDrill,
+    SteerJob,
+    signed,
+)
+from supervisor.domain.ids import STANDALONE, Host, Source, kind_of
 from supervisor.domain.job import UserRequest
+from supervisor.identity.people import Carry
 from supervisor.identity.tokens import Operator, Reader
 from supervisor.ingest.agent_registry import AgentRegistry
 from supervisor.ingest.errors import UnknownNodeError
@@ -34,42 +45,45 @@ class StoreSteering:
     policy: Policy
     clock: Clock
 
-    async def permit(self, who: Reader, asked: Asked) -> None:  # noqa: ARG002 - the same for everything
+    async def permit(self, who: Reader, asked: Asked) -> Carry:
         if not isinstance(who, Operator):
             raise DeniedError("This needs the token of an operator.")
+        if isinstance(asked, SteerJob) and kind_of(asked.job) != STANDALONE:
+            raise DeniedError("This job is the cluster's: ask with kubectl or job-supervisor, with your own rights.")
+        return partial(self.carry_out, who.name, asked)
 
     async def carry_out(self, by: str, asked: Asked) -> Sequence[notices.Subject]:
+        """Carries out what an operator has asked for; returns the subjects of the notices that it has changed.
+
+        Raises:
+            UnknownNodeError: No agent of that node is known.
+            UnknownJobError, ClusterJobError, JobIsOverError, JobEndsError: See `with_request`.
+            StoreUnavailableError: It could not be stored.
+        """
         match asked:
             case SteerJob():
                 await self._steer(by, asked)
                 return []
-            case HoldDrill(node=node, lead=lead):
-                return await self._drill(by, node, lead)
-            case DrainNode():
-                return await self._drain(by, asked)
-
-    async def _drill(self, by: str, node: Host | None, lead: float | None) -> Sequence[notices.Subject]:
-        if node is not None and lead is not None:
-            subject = await self._announce(notices.SIMULATED, node, lead, notices.explained(by))
-            notice = notices.notice_id(notices.SIMULATED, subject)
-            _log.warning("drill.begun", notice=notice, subject=node, lead_seconds=lead, by=by)
-            return [subject]
-        ended = await self._withdraw(notices.SIMULATED, node)
-        for each in ended:
-            _log.warning("drill.ended", notice=each.id, subject=each.subject.name, by=by)
-        return [each.subject for each in ended]
-
-    async def _drain(self, by: str, asked: DrainNode) -> Sequence[notices.Subject]:
-        node, lead, reason = asked.node, asked.lead, asked.reason
-        if lead is not None:
-            subject = await self._announce(notices.OPERATOR, node, lead, f"{by}: {reason}" if reason else by)
-            notice = notices.notice_id(notices.OPERATOR, subject)
-            _log.warning("drain.begun", notice=notice, subject=node, lead_seconds=lead, by=by, reason=reason)
-            return [subject]
-        ended = await self._withdraw(notices.OPERATOR, node)
-        for each in ended:
-            _log.warning("drain.ended", notice=each.id, subject=each.subject.name, by=by)
-        return [each.subject for each in ended]
+            case BeginDrill(node=node, lead=lead):
+                subject = await self._announce(notices.SIMULATED, node, lead, notices.explained(by))
+                notice = notices.notice_id(notices.SIMULATED, subject)
+                _log.warning("drill.begun", notice=notice, subject=node, lead_seconds=lead, by=by)
+                return [subject]
+            case BeginDrain(node=node, lead=lead, reason=reason):
+                subject = await self._announce(notices.OPERATOR, node, lead, signed(by, reason))
+                notice = notices.notice_id(notices.OPERATOR, subject)
+                _log.warning("drain.begun", notice=notice, subject=node, lead_seconds=lead, by=by, reason=reason)
+                return [subject]
+            case EndDrill(node=node):
+                ended = await self._withdraw(notices.SIMULATED, node)
+                for each in ended:
+                    _log.warning("drill.ended", notice=each.id, subject=each.subject.name, by=by)
+                return [each.subject for each in ended]
+            case EndDrain(node=node):
+                ended = await self._withdraw(notices.OPERATOR, node)
+                for each in ended:
+                    _log.warning("drain.ended", notice=each.id, subject=each.subject.name, by=by)
+                return [each.subject for each in ended]
 
     async def _steer(self, by: str, asked: SteerJob) -> None:
         reason = asked.reason.strip().rstrip(".")

@@ -123,7 +123,7 @@ def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float)
         if text is None or text == "false":
             continue
         # `WHO: REASON`, `WHO` or `true`; without a usable name it was somebody.
-        who, colon, why = (part.strip() for part in one_line(text).partition(":"))
+        who, colon, why = _signed(one_line(text))
         if text == "true" or not is_name(who):
             by, reason = _SOMEBODY, why
         else:
@@ -132,6 +132,15 @@ def with_request(job: SupervisedJob, annotations: Mapping[str, str], now: float)
         at = known.at if known is not None and known.kind is kind else now
         return replace(job, observed=replace(job.observed, request=UserRequest(kind=kind, by=by, reason=reason, at=at)))
     return replace(job, observed=replace(job.observed, request=None))
+
+
+def _signed(text: str) -> tuple[str, str, str]:
+    """Splits `WHO: REASON`; the colon is empty if there is none. Names of users may have colons, as in `oidc:ann`."""
+    if ": " in text or not text.endswith(":"):
+        before, colon, after = text.partition(": " if ": " in text else ":")
+    else:
+        before, colon, after = text[:-1], ":", ""
+    return before.strip(), colon.strip(), after.strip()
 
 
 def mistyped_opt_in(annotations: Iterable[Mapping[str, str]]) -> str:

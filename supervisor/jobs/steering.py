@@ -1,17 +1,49 @@
 """Carries out what people ask for on a cluster, where the cluster keeps such requests, as far as its rights allow."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from servicekit.kubernetes.client import Resource
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError, RefusedError
-from supervisor.cluster.requests import EVENTS, NODE_EVENTS_NAMESPACE, ClusterRequests
-from supervisor.domain.asking import Asked, DeniedError, DrainNode, HoldDrill, NotTakenError, SteerJob
-from supervisor.domain.ids import STANDALONE, JobName, bare_name, kind_of, namespace
-from supervisor.domain.notice import Subject
-from supervisor.identity.people import READ, Access, People, Steering
+from servicekit.kubernetes.errors import ApiError, NotFoundError, RefusedError
+from supervisor.cluster.objects import NODES
+from supervisor.cluster.requests import CORE_EVENTS, EVENTS, NODE_EVENTS_NAMESPACE, ClusterRequests
+from supervisor.domain.asking import (
+    Asked,
+    BeginDrain,
+    BeginDrill,
+    DeniedError,
+    EndDrain,
+    EndDrill,
+    NotTakenError,
+    SteerJob,
+    UncertainError,
+    UnknownSubjectError,
+    signed,
+)
+from supervisor.domain.ids import STANDALONE, bare_name, kind_of, namespace
+from supervisor.identity.people import Access, Carry, People, Steering
 from supervisor.identity.tokens import Person, Reader
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""What the names of objects and namespaces have in common: no slash, among others, that would lead elsewhere."""
+
+_DRILL = tuple(
+    Access(verb="create", group=events.group, resource=events.plural, namespace=NODE_EVENTS_NAMESPACE)
+    for events in (EVENTS, CORE_EVENTS)
+)
+"""The rights to hold a drill. Users of a namespace often have only the second one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change that somebody asks for: any one of the rights permits it, and `write` makes it."""
+
+    rights: tuple[Access, ...]
+    what: str
+    write: Carry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,78 +56,73 @@ class ClusterSteering:
         people: The users of the cluster.
         requests: Writes what they ask for.
         resources: The API resource of each kind of jobs, by the kind's name.
-        own: For jobs that launchers have registered, and for operators with a token of the supervisor.
-        namespace: The namespace of such jobs.
+        own: For operators with a token of the supervisor.
     """
 
     people: People
     requests: ClusterRequests
     resources: Mapping[str, Resource]
     own: Steering
-    namespace: str
 
-    async def permit(self, who: Reader, asked: Asked) -> None:
-        if isinstance(who, Person):
-            access = self._access(asked)
-            if not await self.people.may(who, access):
-                raise DeniedError(f"{who.name} may not {access}.")
-            return
-        if self._resource(asked) is not None:
-            raise DeniedError("This job is the cluster's: sign in with a token of the cluster.")
-        await self.own.permit(who, asked)
+    async def permit(self, who: Reader, asked: Asked) -> Carry:
+        if not isinstance(who, Person):
+            return await self.own.permit(who, asked)
+        change = self._change(who.name, asked)
+        for access in change.rights:
+            if await self.people.may(who, access):
+                return partial(_written, change)
+        raise DeniedError(f"{who.name} may not {change.rights[0]}.")
 
-    async def carry_out(self, by: str, asked: Asked) -> Sequence[Subject]:
+    def _change(self, by: str, asked: Asked) -> _Change:
         match asked:
-            case SteerJob(job=job):
-                resource = self._resource(asked)
-                if resource is None:
-                    return await self.own.carry_out(by, asked)
-                with _taking(f"the job {bare_name(job)}"):
-                    await self.requests.steer(resource, job, asked.kind, f"{by}: {asked.reason}")
-            case DrainNode(node=node, lead=lead):
-                with _taking(f"the node {node}"):
-                    if lead is None:
-                        await self.requests.undrain(node)
-                    else:
-                        await self.requests.drain(node, lead, f"{by}: {asked.reason}" if asked.reason else by)
-            case HoldDrill(node=node, lead=lead):
+            case SteerJob():
+                return self._of_job(by, asked)
+            case BeginDrain(node=node, lead=lead, reason=reason):
+                write = partial(self.requests.drain, _name(node), lead, signed(by, reason))
+                return _Change((_patch(NODES, "", node),), f"the node {node}", write)
+            case EndDrain(node=node):
+                write = partial(self.requests.undrain, _name(node))
+                return _Change((_patch(NODES, "", node),), f"the node {node}", write)
+            case BeginDrill(node=node, lead=lead):
+                return _Change(_DRILL, f"the node {node}", partial(self._drill, _name(node), lead, by))
+            case EndDrill(node=node):
                 if node is None:
-                    return await self.own.carry_out(by, asked)
-                with _taking(f"the node {node}"):
-                    await self.requests.drill(await self.requests.node(node), lead or 0.0, by)
-        return []
+                    raise UnknownSubjectError("This names no node.")
+                return _Change(_DRILL, f"the node {node}", partial(self._drill, _name(node), 0.0, by))
 
-    def _resource(self, asked: Asked) -> Resource | None:
-        """The resource of the job that is asked about; None if a launcher has registered it, or it is about a node."""
-        if not isinstance(asked, SteerJob) or kind_of(asked.job) == STANDALONE:
-            return None
-        resource = self.resources.get(kind_of(asked.job))
+    def _of_job(self, by: str, asked: SteerJob) -> _Change:
+        job = asked.job
+        if kind_of(job) == STANDALONE:
+            raise DeniedError("A launcher has registered this job: that needs the token of an operator.")
+        resource = self.resources.get(kind_of(job))
         if resource is None:
-            raise NotTakenError(f"No kind of jobs is called {kind_of(asked.job)}.")
-        return resource
+            raise UnknownSubjectError(f"No kind of jobs is called {kind_of(job)}.")
+        right = _patch(resource, _name(namespace(job)), _name(bare_name(job)))
+        write = partial(self.requests.steer, resource, job, asked.kind, f"{by}: {asked.reason}")
+        return _Change((right,), f"the job {bare_name(job)}", write)
 
-    def _access(self, asked: Asked) -> Access:
-        """The right that somebody needs who does the same with kubectl."""
-        match asked:
-            case SteerJob(job=job):
-                return self._access_to_job(job, self._resource(asked))
-            case DrainNode(node=node):
-                return Access(verb="patch", group="", resource="nodes", name=node)
-            case HoldDrill():
-                return Access(
-                    verb="create", group=EVENTS.group, resource=EVENTS.plural, namespace=NODE_EVENTS_NAMESPACE
-                )
+    async def _drill(self, node: str, lead: float, by: str) -> None:
+        await self.requests.drill(await self.requests.node(node), lead, by)
 
-    def _access_to_job(self, job: JobName, resource: Resource | None) -> Access:
-        if resource is None:
-            return Access(verb="patch", group=READ.group, resource=READ.resource, namespace=self.namespace, name=job)
-        return Access(
-            verb="patch",
-            group=resource.group,
-            resource=resource.plural,
-            namespace=namespace(job),
-            name=bare_name(job),
-        )
+
+def _patch(resource: Resource, space: str, name: str) -> Access:
+    return Access(verb="patch", group=resource.group, resource=resource.plural, namespace=space, name=name)
+
+
+def _name(text: str) -> str:
+    """Returns the name of an object.
+
+    Raises:
+        UnknownSubjectError: No object can have that name.
+    """
+    if not _NAME.fullmatch(text):
+        raise UnknownSubjectError(f"{text!r} is no name of an object.")
+    return text
+
+
+async def _written(change: _Change) -> None:
+    with _taking(change.what):
+        await change.write()
 
 
 @contextmanager
@@ -104,10 +131,8 @@ def _taking(what: str) -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
-        raise NotTakenError(f"There is no such object: {what}.") from error
+        raise UnknownSubjectError(f"There is no such object: {what}.") from error
     except RefusedError as error:
         raise NotTakenError(f"The supervisor may not change {what}: {error}.") from error
-    except ApiUnavailableError as error:
-        raise NotTakenError(f"It is not known whether {what} was changed: {error}.") from error
     except ApiError as error:
-        raise NotTakenError(f"The change of {what} was not taken: {error}. Try again.") from error
+        raise UncertainError(f"It is not known whether {what} was changed: {error}. Try again.") from error

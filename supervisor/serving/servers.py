@@ -77,7 +77,7 @@ class SupervisorHealth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Both servers; `end_streams` is called when they stop."""
+    """Both servers; `end_streams` is called when they stop, `on_serving` with the URL of HTTP."""
 
     settings: Settings
     certificate: ServerCertificate | None
@@ -85,6 +85,7 @@ class Servers:
     endpoints: Iterable[Endpoints]
     refusals: Refusals
     end_streams: Callable[[], None]
+    on_serving: Callable[[str], None]
 
     async def run(self) -> None:
         """Serves until cancelled.
@@ -102,8 +103,10 @@ class Servers:
             stack.push_async_callback(server.stop, _STOP_SECONDS)
             stack.callback(self.end_streams)
             scheme = "http" if self.certificate is None else "https"
-            write_endpoints(self.settings.data_dir, {"grpc": str(agents), "http": f"{scheme}://{http}"})
+            url = f"{scheme}://{http}"
+            write_endpoints(self.settings.data_dir, {"grpc": str(agents), "http": url})
             _log.info("supervisor.serving", grpc=str(agents), http=str(http), tls=self.certificate is not None)
+            self.on_serving(url)
             await asyncio.Event().wait()
 
     async def _start_http(self) -> tuple[web.AppRunner, Address]:

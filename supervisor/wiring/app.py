@@ -66,6 +66,7 @@ class Foundation:
 
     `changes` wakes the components that decide when facts have changed. `cluster` is None stand-alone. `may_act` returns
     whether no other supervisor can lead now. `features` are further ones, which the process brings along.
+    `on_serving` is called with the URL of HTTP.
     """
 
     settings: Settings
@@ -81,6 +82,7 @@ class Foundation:
     hooks: MetricsHooks = field(default_factory=MetricsHooks)
     notifications: config.NotificationConfig | None = None
     features: Sequence["Feature"] = ()
+    on_serving: Callable[[str], None] = lambda _url: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,7 @@ class SupervisorService:
             endpoints=[endpoints for each in features for endpoints in each.endpoints],
             refusals=base.refusals,
             end_streams=say_goodbye,
+            on_serving=base.on_serving,
         )
         self.tasks: Mapping[str, Task] = {
             **_tasks(acting),
@@ -436,7 +439,6 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         happened.add(entry)
         kept.add(entry)
 
-    people = None if base.cluster is None else base.cluster.people()
     page = status_page(
         snapshot=reader.snapshot,
         job=reader.job,
@@ -447,8 +449,8 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         version=lambda: reader.version,
         authenticate=state.authenticate,
         tokens=base.tokens,
-        people=people,
-        steering=state.steering if base.cluster is None else base.cluster.steering(people, state.steering),
+        people=None if base.cluster is None else base.cluster.people,
+        steering=state.steering if base.cluster is None else base.cluster.steering(state.steering),
         audit=audit,
         refusals=base.refusals,
         clock=base.clock,

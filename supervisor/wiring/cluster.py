@@ -81,6 +81,7 @@ class ClusterDependencies:
 
     `may_act` is called before every change that no other check guards, `on_change` whenever a decision may turn out
     differently. `may_write` guards every request that changes something.
+    `people` are the cluster's users, if they may sign in.
     """
 
     kubeconfig: str | None
@@ -91,6 +92,7 @@ class ClusterDependencies:
     may_write: Callable[[], bool] = always
     on_change: Callable[[], None]
     bulkhead: Bulkhead
+    people: People | None = None
 
 
 class WatchedCluster:
@@ -100,6 +102,7 @@ class WatchedCluster:
         self, server: ApiServer, time: ClusterClock, on: ClusterDependencies, kinds: Collection[AnyKind]
     ) -> None:
         self.server, self.time, self._on = server, time, on
+        self.people = on.people
         settings, clock, bulkhead = on.settings, on.clock, on.bulkhead
         namespaces = settings.namespaces
         self.view = view.ClusterView(server, POD_LABELS, clock, on.on_change, bulkhead)
@@ -168,23 +171,15 @@ class WatchedCluster:
             clock=clock,
         )
 
-    def people(self) -> People | None:
-        """The users of the cluster; None if they may not sign in."""
-        settings = self._on.settings
-        if not settings.cluster_sign_in:
-            return None
-        return ReviewedPeople(self.server, settings.token_audience, self._on.clock)
-
-    def steering(self, people: People | None, own: Steering) -> Steering:
-        """Carries out what people ask for; `own` does so for what is no cluster's."""
-        if people is None:
+    def steering(self, own: Steering) -> Steering:
+        """Carries out what people ask for; `own` does so for operators."""
+        if self.people is None:
             return own
         return ClusterSteering(
-            people=people,
+            people=self.people,
             requests=ClusterRequests(self.server, self.time.now, _REPORTER),
             resources=RESOURCES,
             own=own,
-            namespace=self._on.settings.namespace or self.server.namespace,
         )
 
     @classmethod
@@ -451,6 +446,12 @@ class SupervisorReplica:
                 candidate = await ElectedLeadership.open(options, clock, store.highest_epoch, bulkhead)
                 stack.push_async_callback(candidate.close)
             may_act = candidate.may_act if candidate else always
+            people = None
+            if settings.cluster_sign_in:
+                # Reviews change nothing, so that nothing guards them: also who leads is seen on the page.
+                reviewing = await ApiServer.connect(kubeconfig, settings.store_timeout_seconds)
+                stack.push_async_callback(reviewing.close)
+                people = ReviewedPeople(reviewing, settings.token_audience, clock)
             cluster = await WatchedCluster.open(
                 ClusterDependencies(
                     kubeconfig=kubeconfig,
@@ -461,6 +462,7 @@ class SupervisorReplica:
                     may_write=guard.may_write,
                     on_change=changes.notify,
                     bulkhead=bulkhead,
+                    people=people,
                 )
             )
             stack.push_async_callback(cluster.server.close)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -112,15 +113,20 @@ async def _serve_alone(process: ServingProcess) -> None:
                 certificate=process.certificate,
                 hooks=hooks,
                 notifications=process.notifications,
+                on_serving=partial(_offer_sign_in, tokens, process),
             )
         )
-        if settings.status_page and sys.stderr.isatty():  # Somebody has started it by hand; no log gets the link.
-            link = tokens.link(_OWNER, settings.page_url, process.clock.wall(), _LINK_SECONDS)
-            sys.stderr.write(f"To sign in to the status page, once: {link}\n")
         with lifecycle.stop_on_signals(stop):
             await supervisor.serve(stop, process.metrics_task)
     finally:
         await store.close()
+
+
+def _offer_sign_in(tokens: Tokens, process: ServingProcess, url: str) -> None:
+    """Prints a link for whoever has started the supervisor at a terminal, but to no log."""
+    if process.settings.status_page and sys.stdin.isatty() and sys.stderr.isatty():
+        link = tokens.link(_OWNER, url, process.clock.wall(), _LINK_SECONDS)
+        sys.stderr.write(f"To sign in to the status page, once: {link}\n")
 
 
 async def _serve_in_cluster(process: ServingProcess) -> None:

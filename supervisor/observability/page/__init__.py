@@ -1,1 +1,1 @@
-"""The status page: read-only, for browsers with a viewer token."""
+"""The status page: what is, what has happened, and what people may ask for."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.domain.asking import Asked, DrainNode, HoldDrill, SteerJob
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.asking import Asked, BeginDrain, BeginDrill, EndDrain, EndDrill, SteerJob
+from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import RequestKind
-from supervisor.domain.notice import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
+from supervisor.domain.notice import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, OPERATOR, SHORTEST_SECONDS, SIMULATED
 from supervisor.ingest.errors import MalformedError
 
 _MAX_NAME = 600
@@ -38,6 +38,8 @@ class ActionText:
         minutes: The lead that the form proposes; None: it has none.
         longest: The longest lead, in minutes.
         reason: Whether people can say why.
+        end: The action that ends it.
+        source: The source of the notices that it announces.
     """
 
     title: str
@@ -47,6 +49,8 @@ class ActionText:
     minutes: float | None = None
     longest: float = 0.0
     reason: bool = False
+    end: "PageAction | None" = None
+    source: Source | None = None
 
 
 ACTIONS: Mapping[PageAction, ActionText] = {
@@ -78,6 +82,8 @@ ACTIONS: Mapping[PageAction, ActionText] = {
         subject="node",
         minutes=2.0,
         longest=LONGEST_SECONDS / 60,
+        end=PageAction.END_DRILL,
+        source=SIMULATED,
     ),
     PageAction.END_DRILL: ActionText(
         title="End the drill on node",
@@ -93,6 +99,8 @@ ACTIONS: Mapping[PageAction, ActionText] = {
         subject="node",
         minutes=10.0,
         longest=LONGEST_DRAIN_SECONDS / 60,
+        end=PageAction.UNDRAIN,
+        source=OPERATOR,
         reason=True,
     ),
     PageAction.UNDRAIN: ActionText(
@@ -153,14 +161,23 @@ class ActionForm:
         """
         if not self.name:
             raise MalformedError(f"The form names no {self.text.subject}.")
-        lead = None if self.minutes is None else self.minutes * 60
+        node, lead = Host(self.name), (self.minutes or 0.0) * 60
         match self.action:
             case PageAction.SUSPEND | PageAction.STOP | PageAction.RESUME:
                 return SteerJob(job=JobName(self.name), kind=_REQUESTS[self.action], reason=self.reason)
-            case PageAction.DRILL | PageAction.END_DRILL:
-                return HoldDrill(node=Host(self.name), lead=lead)
-            case PageAction.DRAIN | PageAction.UNDRAIN:
-                return DrainNode(node=Host(self.name), lead=lead, reason=self.reason)
+            case PageAction.DRILL:
+                return BeginDrill(node=node, lead=lead)
+            case PageAction.END_DRILL:
+                return EndDrill(node=node)
+            case PageAction.DRAIN:
+                return BeginDrain(node=node, lead=lead, reason=self.reason)
+            case PageAction.UNDRAIN:
+                return EndDrain(node=node)
+
+    @property
+    def purposes(self) -> tuple[str, str]:
+        """What the form is for: the action on that subject; one without a subject is for that action on any."""
+        return f"{self.action} {self.subject}", f"{self.action} {self.text.subject}/"
 
 
 def _minutes(text: ActionText, given: Mapping[str, str]) -> float | None:

@@ -10,10 +10,10 @@ from aiohttp import web
 from servicekit.clock import Clock
 from servicekit.rate import TokenBucket
 from supervisor.decide import registration
-from supervisor.domain.asking import DeniedError, NotTakenError
+from supervisor.domain.asking import DeniedError, NotTakenError, UncertainError, UnknownSubjectError
 from supervisor.identity.people import Steering
 from supervisor.identity.tokens import AuthenticationUnavailableError
-from supervisor.ingest.errors import CODES, MalformedError, TooManyError, UnknownNodeError
+from supervisor.ingest.errors import CODES, MalformedError, OversizedError, TooManyError, UnknownNodeError
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.page.action_form import ActionForm
 from supervisor.observability.page.answers import html_page, page_root, see_other
@@ -35,16 +35,18 @@ _MAX_PEOPLE = 1000
 
 _REFUSED: Mapping[type[Exception], tuple[int, str]] = {
     MalformedError: (400, ""),
+    OversizedError: (413, "The form is too large."),
     DeniedError: (403, ""),
     registration.UnknownJobError: (404, "There is no such job."),
     UnknownNodeError: (404, "No agent of such a node is known."),
-    registration.ClusterJobError: (409, "This job is the cluster's: sign in with a token of the cluster."),
+    UnknownSubjectError: (404, ""),
     registration.JobIsOverError: (409, "The job has ended."),
     registration.JobEndsError: (409, "The job is being stopped: to resume it takes that back."),
     TooManyError: (429, "You have asked for too much in a short time. Try again in a minute."),
     AuthenticationUnavailableError: (503, "Your rights cannot be checked right now. Try again."),
     StoreUnavailableError: (503, "Nothing can be stored right now. Try again."),
-    NotTakenError: (503, ""),
+    NotTakenError: (409, ""),
+    UncertainError: (503, ""),
 }
 """The status and the sentence for each refusal; without a sentence the refusal's own is shown."""
 
@@ -113,32 +115,40 @@ class ActionEndpoints:
         try:
             fields = await posted(request)
             form = ActionForm.read(request.match_info["action"], fields)
-            self.gate.sessions.check_form(session, form.action, fields.get("form", ""))
+            self.gate.sessions.check_form(session, form.purposes, fields.get("form", ""))
             asked = form.asked()
-            self.limits.take(session.name)
-            await self.steering.permit(session.who, asked)
-            await self.steering.carry_out(session.name, asked)
+            self.limits.take(session.identity)
+            carry_out = await self.steering.permit(session.who, asked)
         except tuple(_REFUSED) as error:
             return self._refused(request, session, form, error)
+        # Before it is done: whoever does not wait for the answer has asked for it all the same.
         self._keep(session, form)
+        try:
+            await carry_out()
+        except tuple(_REFUSED) as error:
+            self._keep(session, form, but=_sentence(error)[1])
+            return self._refused(request, session, form, error)
         return see_other(f"{page_root(request)}{_page_of(form)}")
 
-    def _keep(self, session: PageSession, form: ActionForm) -> None:
+    def _keep(self, session: PageSession, form: ActionForm, but: str = "") -> None:
+        """Keeps what somebody has asked for; `but` says why it was not done."""
         text = form.text
         lead = "" if form.minutes is None else f", {form.minutes:g} minutes ahead"
         why = f": {form.reason.rstrip('.')}" if form.reason else ""
-        said = f"{session.name} {text.done}{lead} on the page{why}."
+        said = f"{session.name} {text.done}{lead} on the page{why}." + (f" That was not done: {but}" if but else "")
         self.audit(HistoryEntry(at=self.clock.now(), subject=form.subject, what=ASKED, text=said))
-        _log.warning("page.asked", by=session.name, action=form.action, subject=form.subject)
+        _log.warning("page.asked", by=session.name, action=form.action, subject=form.subject, refused=but)
 
     def _shown(
         self, request: web.Request, session: PageSession, form: ActionForm, why: str = "", status: int = 200
     ) -> web.Response:
+        view = status_view(self.snapshot())
         text = self.renderer.render(
             "action.html",
             form=form,
-            token=self.gate.sessions.form_token(session, form.action),
-            jobs=_concerned(status_view(self.snapshot()), form),
+            token=self.gate.sessions.form_token(session, form.purposes[0]),
+            jobs=_concerned(view, form),
+            present=_present(view, form),
             why=why,
             session=session,
             root=page_root(request),
@@ -149,8 +159,7 @@ class ActionEndpoints:
         self, request: web.Request, session: PageSession, form: ActionForm | None, error: Exception
     ) -> web.Response:
         self.refusals.add(Wire.HTTP, CODES[type(error)], str(error))
-        status, sentence = _REFUSED[type(error)]
-        why = sentence or str(error)
+        status, why = _sentence(error)
         if form is None or isinstance(error, DeniedError):
             text = self.renderer.render("refused.html", why=why, session=session, root=page_root(request))
             return html_page(text, status)
@@ -185,6 +194,23 @@ def _page_of(form: ActionForm) -> str:
     if form.text.subject == "job":
         return f"status/jobs/{quote(form.name)}"
     return f"status/history?{urlencode({'kind': 'node', 'name': form.name})}"
+
+
+def _sentence(error: Exception) -> tuple[int, str]:
+    """The status and the sentence of a refusal."""
+    status, sentence = next(_REFUSED[kind] for kind in type(error).__mro__ if kind in _REFUSED)
+    return status, sentence or str(error)
+
+
+def _present(view: StatusView, form: ActionForm) -> list[str]:
+    """The nodes on which what the form asks for is going on."""
+    if form.text.source is None:
+        return []
+    return sorted(
+        notice.subject
+        for notice in view.notices
+        if notice.source == form.text.source and notice.state == "active" and notice.kind == "node"
+    )
 
 
 def _concerned(view: StatusView, form: ActionForm) -> list[str]:

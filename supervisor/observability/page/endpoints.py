@@ -1,4 +1,4 @@
-"""Serves the status page to browsers with a viewer token: the pages, their assets and the stream."""
+"""Serves the status page to people who are signed in: the pages, their assets and the stream."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.fanout.lines import LineResponse
 from supervisor.identity.people import People, Steering
-from supervisor.identity.tokens import BadTokenError, Tokens
+from supervisor.identity.tokens import BadTokenError, Person, Tokens
 from supervisor.ingest.errors import MalformedError, TooManyError
 from supervisor.ingest.http import Authenticate
 from supervisor.observability.history import HistoryEntry
@@ -36,6 +36,7 @@ _ASSET_HEADERS = {**HEADERS, "Cache-Control": "public, max-age=86400, immutable"
 """An asset's URL contains a hash of its content."""
 
 _LONGEST_TIMER_SECONDS = 86400.0 * 7
+_PERSON_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,16 +142,16 @@ class PageEndpoints:
             raise TooManyError("the maximum number of viewers is reached")
         lines = LineResponse(request, self.refusals)
         await lines.prepare()
-        end = None
-        if session.until is not None:
-            left = min(max(0.0, session.until - self.clock.wall()), _LONGEST_TIMER_SECONDS)
-            end = asyncio.get_running_loop().call_later(left, lines.finish, "the session is over")
+        left = _LONGEST_TIMER_SECONDS if session.until is None else max(0.0, session.until - self.clock.wall())
+        longest, why = _LONGEST_TIMER_SECONDS, "the session is over"
+        if isinstance(session.who, Person):  # Whether they still may see it is asked when they come back at once.
+            longest, why = _PERSON_SECONDS, "the rights are asked for again"
+        end = asyncio.get_running_loop().call_later(min(left, longest), lines.finish, why)
         try:
             with self.viewers.showing(lines):
                 return await lines.serve()
         finally:
-            if end is not None:
-                end.cancel()
+            end.cancel()
 
 
 async def _serve(asset: PageAsset, _request: web.Request) -> web.Response:

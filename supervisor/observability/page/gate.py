@@ -21,8 +21,8 @@ _REFUSED: Mapping[type[Exception], tuple[int, str]] = MappingProxyType(
             401,
             "This was not issued by this supervisor, it has expired, or it is a link that was used before.",
         ),
-        ForeignTokenError: (403, "This token is of another kind: a viewer token is needed."),
-        ForeignPodError: (403, "This token is of another kind: a viewer token is needed."),
+        ForeignTokenError: (403, "This token is of another kind: one of a viewer or an operator is needed."),
+        ForeignPodError: (403, "This token is of another kind: one of a viewer or an operator is needed."),
         DeniedError: (403, ""),
         AuthenticationUnavailableError: (503, "This token cannot be checked right now. Try again."),
     }

@@ -1,12 +1,13 @@
 """Signs people in, and knows the sessions of their browsers."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from servicekit.clock import Clock
 from supervisor.domain.asking import DeniedError
+from supervisor.domain.ids import STANDALONE, JobName, kind_of
 from supervisor.identity.people import READ, People
 from supervisor.identity.tokens import (
     BadTokenError,
@@ -26,7 +27,8 @@ from supervisor.ingest.http import Authenticate
 from supervisor.observability.page.forms import posted
 
 COOKIE = "job_supervisor_viewer"
-HOURS = 12
+HOURS, HOURS_OF_PEOPLE = 12, 1
+"""The longest session of a token of ours, and of a user of the cluster, whose groups are those of the sign-in."""
 _FORM_SECONDS = 3600.0
 _MAX_COOKIE = 3800
 """Browsers keep no cookie of more than 4,096 bytes, its name and attributes included."""
@@ -44,6 +46,15 @@ class PageSession:
     def name(self) -> str:
         """Who it is; empty for viewers, who have no names."""
         return self.who.name if isinstance(self.who, Operator | Person) else ""
+
+    @property
+    def identity(self) -> str:
+        """Who it is, also beside somebody of the same name whom somebody else vouches for."""
+        return f"{type(self.who).__name__}:{self.name}"
+
+    def steers(self, job: JobName) -> bool:
+        """Whether they may be allowed to suspend, stop and resume a job: operators only those of launchers."""
+        return self.acts and (isinstance(self.who, Person) or kind_of(job) == STANDALONE)
 
     @property
     def acts(self) -> bool:
@@ -109,7 +120,7 @@ class PageSessions:
         return None
 
     async def sign_in(self, request: web.Request, answer: web.Response) -> None:
-        """Sets a session cookie with a token of its own, which lasts 12 hours and never longer than the token sent.
+        """Sets a session cookie with a token of its own, which lasts HOURS and never longer than the token sent.
 
         Raises:
             BadTokenError: The token is invalid, or the code was used before.
@@ -121,7 +132,7 @@ class PageSessions:
         """
         who = await self._signing_in(await posted(request))
         now = self.clock.wall()
-        longest = now + HOURS * 3600
+        longest = now + (HOURS_OF_PEOPLE if isinstance(who, Person) else HOURS) * 3600
         until = longest if who.until is None else min(longest, who.until)
         session = self.tokens.session(who, until)
         if len(session) > _MAX_COOKIE:
@@ -148,12 +159,12 @@ class PageSessions:
             raise BadTokenError("no sign-in code")
         return found
 
-    def form_token(self, session: PageSession, address: str) -> str:
-        """Makes the token of a form at an address."""
-        return self.tokens.form(session.name, address, self.clock.wall() + _FORM_SECONDS)
+    def form_token(self, session: PageSession, purpose: str) -> str:
+        """Makes the token of a form."""
+        return self.tokens.form(session.identity, purpose, self.clock.wall() + _FORM_SECONDS)
 
-    def check_form(self, session: PageSession, address: str, token: str) -> None:
-        """Checks that a form was shown to the same person, at the same address.
+    def check_form(self, session: PageSession, purposes: Collection[str], token: str) -> None:
+        """Checks that a form was shown to the same person, for one of these purposes.
 
         Raises:
             MalformedError: It was not, or more than an hour ago.
@@ -162,7 +173,7 @@ class PageSessions:
             shown = self.tokens.authenticate(f"Bearer {token}")
         except BadTokenError as error:
             raise MalformedError("the form is too old, or was not made here: open it again") from error
-        if shown != FormToken(by=session.name, address=address):
+        if shown not in [FormToken(by=session.identity, purpose=purpose) for purpose in purposes]:
             raise MalformedError("the form was made for somebody else, or for something else")
 
     async def _signing_in(self, fields: Mapping[str, str]) -> Reader:
@@ -176,11 +187,11 @@ class PageSessions:
         raise MalformedError("the form has a token or a code")
 
     async def _reader(self, authorization: str) -> Reader:
-        if self.people is not None and not is_ours(token := token_in(authorization)):
+        if self.people is not None and not is_ours(token := token_in(authorization), otherwise=False):
             return await self._readable(await self.people.person(token))
         principal = await self.authenticate(authorization)
         if not isinstance(principal, Viewer):
-            raise ForeignTokenError("a viewer token is needed")
+            raise ForeignTokenError("the token of a viewer or an operator is needed")
         return principal
 
     async def _readable(self, who: Reader) -> Reader:

@@ -1,5 +1,6 @@
 """Users of a real cluster sign in to the status page, and do there what the cluster lets them do."""
 
+import base64
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -8,6 +9,7 @@ from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 
 from supervisor.jobs.registry import KINDS
@@ -24,6 +26,8 @@ PATCH_JOBS: Manifest = {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": 
 CREATE_EVENTS: Manifest = {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create"]}
 _OURS = "job-supervisor.kube-ai.io"
 _NODE = "/api/v1/nodes/gpu-1"
+_RS256 = base64.urlsafe_b64encode(b'{"alg":"RS256","typ":"JWT"}').decode().rstrip("=")
+"""The head of a token that is not the supervisor's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ async def test_who_may_patch_a_job_suspends_and_resumes_it(people: PeopleScene) 
     elsewhere = await people.asks(cookie, "suspend", {"job": "default/batchjob.train"})
     assert (elsewhere.status, "patch jobs.batch in the namespace default" in elsewhere.seen) == (403, True)
     gone = await people.asks(cookie, "stop", {"job": f"{people.namespace.name}/batchjob.other"})
-    assert (gone.status, "There is no such object: the job other." in gone.seen) == (503, True)
+    assert (gone.status, "There is no such object: the job other." in gone.seen) == (404, True)
     record = await get(people.running.peers, "/status/history", cookie=cookie)
     assert f"{people.user('ann')} asked to suspend it on the page: new data." in record.seen
 
@@ -172,11 +176,51 @@ async def test_a_right_that_is_taken_away_is_gone_at_once(people: PeopleScene) -
     assert "drain" in await people.annotations(_NODE)
 
 
-async def test_an_operators_token_of_the_supervisor_does_nothing_to_jobs_of_the_cluster(people: PeopleScene) -> None:
+async def test_an_operators_token_of_the_supervisor_changes_no_object_of_the_cluster(people: PeopleScene) -> None:
     """Whoever can read the supervisor's secret has no rights in the cluster by it."""
     cookie = await people.session(people.running.peers.tokens.operator("root"))
     answer = await people.asks(cookie, "stop", {"job": people.job})
-    assert (answer.status, "sign in with a token of the cluster" in answer.seen) == (403, True)
+    assert (answer.status, "This job is the cluster's" in answer.seen) == (403, True)
+    assert (await people.asks(cookie, "drain", {"node": "gpu-1"})).status == 404
+    assert await people.annotations(_NODE) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../default/jobs/victim", "..", "train/status", "train?a", "%2e%2e", "Train", ""]
+)
+async def test_a_name_that_leads_elsewhere_is_none(people: PeopleScene, name: str) -> None:
+    """With rights in one namespace, nobody changes an object of another one through an odd name."""
+    cookie = await people.session(await people.person("ann", READ, here=PATCH_JOBS))
+    answer = await people.asks(cookie, "stop", {"job": f"{people.namespace.name}/batchjob.{name}"})
+    assert (answer.status, "is no name of an object" in answer.seen) == (404, True)
+    node = await people.asks(cookie, "drain", {"node": f"gpu-1/{name}"})
+    assert node.status == 404
+
+
+async def test_a_pods_token_for_the_supervisor_is_no_person(people: PeopleScene) -> None:
+    """The webhook puts one into each training container, which may do nothing but report with it."""
+    await people.person("trainer", READ, PATCH_NODES)
+    pod = {
+        "metadata": {"name": "worker-0"},
+        "spec": {"serviceAccountName": "trainer", "containers": [{"name": "main", "image": "none"}]},
+    }
+    made: Any = await people.place.api.create(f"{people.namespace.path}/pods", pod)
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": "worker-0", "uid": made["metadata"]["uid"]}
+    asked = {"audiences": ["job-supervisor.kube-ai.io"], "expirationSeconds": 600, "boundObjectRef": bound}
+    path = f"{people.namespace.path}/serviceaccounts/trainer/token"
+    token: Any = await people.place.api.create(path, {"spec": asked})
+    assert (await sign_in(people.running.peers, token["status"]["token"])).status == 401
+    assert (await sign_in(people.running.peers, await people.namespace.token("trainer"))).status == 303
+
+
+async def test_strangers_keep_nobody_out(people: PeopleScene) -> None:
+    """Who sends made-up tokens uses up the reviews of tokens, and not those of the rights of people."""
+    cookie = await people.session(await people.person("ann", READ, PATCH_NODES))
+    peers = people.running.peers
+    made_up = [jwt.encode({"n": number}, "x" * 32) for number in range(70)]
+    answers = [await get(peers, "/", token=token.replace(token.partition(".")[0], _RS256)) for token in made_up]
+    assert 503 in [each.status for each in answers]
+    assert (await people.asks(cookie, "drain", {"node": "gpu-1"})).status == 303
 
 
 async def test_without_the_setting_nobody_of_the_cluster_signs_in(

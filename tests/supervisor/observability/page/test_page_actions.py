@@ -87,6 +87,23 @@ async def test_a_drill_and_a_drain_are_held_and_ended(served: Served) -> None:
     assert "ann drained it, 5 minutes ahead on the page." in record.seen
 
 
+async def test_what_is_under_way_can_be_ended_from_its_form(served: Served) -> None:
+    await running(served)
+    ann = await signed_in(served)
+    assert (await asks(served, ann, "drill", "node=n2")).status == 303
+    form = await get(served.peers, "/status/actions/drill", cookie=ann)
+    assert "n2: end it" in form.seen
+    assert "status/actions/end-drill?node=n2" in form.text
+    assert "end it" not in (await get(served.peers, "/status/actions/drain", cookie=ann)).seen
+
+
+async def test_the_record_keeps_what_was_asked_for_and_not_done(served: Served) -> None:
+    ann = await signed_in(served)
+    assert (await asks(served, ann, "suspend", "job=other")).status == 404
+    record = await get(served.peers, "/status/history?kind=job&name=other", cookie=ann)
+    assert "ann asked to suspend it on the page. That was not done: There is no such job." in record.seen
+
+
 async def test_looking_at_a_form_changes_nothing(served: Served) -> None:
     await running(served)
     ann = await signed_in(served)
@@ -113,14 +130,17 @@ async def test_a_viewer_can_do_nothing(served: Served) -> None:
     assert served.job("job").observed.request is None
 
 
-@pytest.mark.parametrize("form", ["", "nonsense", "of another action", "of another person"])
+@pytest.mark.parametrize("form", ["", "nonsense", "of another action", "of another person", "of another job"])
 async def test_a_form_of_another_site_does_nothing(served: Served, form: str) -> None:
     """Another site knows no form token: neither one of the same person, nor one for that action."""
     await running(served)
     ann = await signed_in(served)
     bob = await signed_in(served, served.peers.tokens.operator("bob"))
     cookie, action = (bob, "stop") if form == "of another person" else (ann, "resume")
-    shown = await get(served.peers, f"/status/actions/{action}?job=job", cookie=cookie)
+    job = "job"
+    if form == "of another job":
+        action, job = "stop", "other"
+    shown = await get(served.peers, f"/status/actions/{action}?job={job}", cookie=cookie)
     token = fields(shown)["form"] if form.startswith("of") else form
     answer = await post(served.peers, "/status/actions/stop", cookie=ann, data={"job": "job", "form": token})
     assert (answer.status, "form" in answer.seen) == (400, True)
@@ -140,7 +160,7 @@ async def test_a_browser_says_that_another_site_has_sent_it(served: Served) -> N
 async def test_a_form_is_too_old_after_an_hour(served: Served) -> None:
     await running(served)
     ann = await signed_in(served)
-    old = served.peers.tokens.form("ann", "stop", time.time() - 1)
+    old = served.peers.tokens.form("Operator:ann", "stop job/job", time.time() - 1)
     answer = await post(served.peers, "/status/actions/stop", cookie=ann, data={"job": "job", "form": old})
     assert (answer.status, "open it again" in answer.seen) == (400, True)
 
@@ -171,7 +191,8 @@ async def test_names_are_escaped(served: Served) -> None:
     ann = await signed_in(served)
     shown = await get(served.peers, "/status/actions/suspend?job=%3Cscript%3E%22", cookie=ann)
     assert shown.status == 200
-    assert "<script>&#34;" not in shown.text
+    assert "<script>" not in shown.text.partition("<body>")[2]
+    assert '<script>"?' in shown.seen
     assert fields(shown)["job"] == "&lt;script&gt;&#34;"
 
 

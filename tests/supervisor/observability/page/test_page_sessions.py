@@ -90,9 +90,9 @@ Make = Callable[[Tokens], str]
     ("make", "status", "why"),
     [
         (lambda tokens: tokens.viewer(time.time() - 5), 401, "expired"),
-        (lambda tokens: tokens.agent("n1"), 403, "a viewer token is needed"),
-        (lambda tokens: tokens.launcher("alice"), 403, "a viewer token is needed"),
-        (lambda tokens: tokens.process("job", "uid", 1), 403, "a viewer token is needed"),
+        (lambda tokens: tokens.agent("n1"), 403, "one of a viewer or an operator is needed"),
+        (lambda tokens: tokens.launcher("alice"), 403, "one of a viewer or an operator is needed"),
+        (lambda tokens: tokens.process("job", "uid", 1), 403, "one of a viewer or an operator is needed"),
         (lambda _tokens: "nonsense", 401, "not issued by this supervisor"),
         (lambda _tokens: "", 401, "not issued by this supervisor"),
     ],
