@@ -410,18 +410,78 @@ class RecordDatabase:
             return connection.execute(delete(_entries).where(old)).rowcount
 
 
-def _prune_stays(connection: Connection, before: float, most: int) -> None:
-    """Deletes spans and stays from before an instant, and the earliest of more than `most` of each.
+_IS_UNKNOWN = and_(
+    _stays.c.ends.is_(None),
+    ~select(_spans.c.job).where(_spans.c.job == _stays.c.job, _spans.c.writer == _stays.c.writer).exists(),
+)
+"""Of a stay without an end whose writer has no span of the job: nothing says how long it went on."""
 
-    In an hour without a span nothing is known, so the spans go in which a stay is missing.
+
+def _prune_stays(connection: Connection, before: float, most: int) -> None:
+    """Deletes spans and stays from before an instant, and some of more than `most` of each.
+
+    Then every job has the same share, and the earliest go of those that have more: so the hosts of one job that come
+    and go all the time push out what is known of no other job. In an hour without a span nothing is known, so the spans
+    of a job go in which a stay of it is missing.
     """
+    _delete_stays(connection, before)
+    surplus: dict[str, float] = {}
+    for job, at in ((_spans.c.job, _spans.c.begins), (_stays.c.job, _stays.c.ends)):
+        for name, until in _surplus_by_job(connection, job, at, most).items():
+            surplus[name] = max(until, surplus.get(name, until))
+    if surplus:
+        _delete_stays_of_jobs(connection, surplus)
+    # With more jobs than may have one each, the earliest go of all.
     for at in (_spans.c.begins, _stays.c.ends):
-        surplus = connection.scalar(select(at).where(at.is_not(None)).order_by(at.desc()).offset(most).limit(1))
-        before = before if surplus is None else max(before, surplus)
+        last = connection.scalar(select(at).where(at.is_not(None)).order_by(at.desc()).offset(most).limit(1))
+        if last is not None:
+            _delete_stays(connection, last)
+
+
+def _surplus_by_job(
+    connection: Connection, job: ColumnElement[str], at: ColumnElement[float], most: int
+) -> Mapping[str, float]:
+    """Returns the jobs with more rows than their share of `most`, each with the last instant of those beyond it."""
+    counts = connection.execute(select(job, func.count()).where(at.is_not(None)).group_by(job))
+    share = fair_share([count for _, count in counts], most)
+    if share is None:
+        return {}
+    crowded = select(job).where(at.is_not(None)).group_by(job).having(func.count() > share)
+    place = func.row_number().over(partition_by=job, order_by=at.desc()).label("place")
+    ranked = select(job, at.label("at"), place).where(at.is_not(None), job.in_(crowded)).subquery()
+    beyond = (
+        select(ranked.c.job, func.max(ranked.c.at).label("until")).where(ranked.c.place > share).group_by(ranked.c.job)
+    )
+    return {row.job: row.until for row in connection.execute(beyond)}
+
+
+def fair_share(counts: Collection[int], most: int) -> int | None:
+    """Returns the largest share with which no more than `most` are kept, at least one; None if all can be kept."""
+    left, jobs = most, len(counts)
+    for count in sorted(counts):
+        if count * jobs > left:
+            return max(1, left // jobs)
+        left, jobs = left - count, jobs - 1
+    return None
+
+
+def _delete_stays(connection: Connection, before: float) -> None:
+    """Deletes the spans and stays of all jobs up to an instant."""
     connection.execute(delete(_spans).where(_spans.c.begins <= before))
     connection.execute(delete(_stays).where(_stays.c.ends <= before))
-    counted = select(_spans.c.job).where(_spans.c.job == _stays.c.job, _spans.c.writer == _stays.c.writer)
-    connection.execute(delete(_stays).where(_stays.c.ends.is_(None), _stays.c.begins <= before, ~counted.exists()))
+    connection.execute(delete(_stays).where(_IS_UNKNOWN, _stays.c.begins <= before))
+
+
+def _delete_stays_of_jobs(connection: Connection, until: Mapping[str, float]) -> None:
+    """Deletes the spans and stays of some jobs, each up to an instant."""
+    jobs = [{"of_job": job, "last": last} for job, last in until.items()]
+    for table, at, *conditions in (
+        (_spans, _spans.c.begins),
+        (_stays, _stays.c.ends),
+        (_stays, _stays.c.begins, _IS_UNKNOWN),
+    ):
+        gone = delete(table).where(table.c.job == bindparam("of_job"), at <= bindparam("last"), *conditions)
+        connection.execute(gone, jobs)
 
 
 def _prepare(connection: Connection) -> None:

@@ -22,6 +22,7 @@ from supervisor.observability.record.database import (
     RecordDatabase,
     RecordError,
     UnwritableError,
+    fair_share,
     file_url,
 )
 from tests.supervisor.observability.record.record_postgresql import NoPostgresqlError, postgresql
@@ -326,3 +327,57 @@ def test_old_stays_are_deleted_with_the_hours_in_which_they_are_missing(database
         ("c", 0),
         ("b", 10800),
     ]
+
+
+def _stays_of(job: JobName, *stays: HostStay) -> StayChanges:
+    """Stays of a job, each in an hour of its own."""
+    spans = _changes(_HOUR).spans.values()
+    begins = {stay.begins // 3600 * 3600 for stay in stays}
+    return StayChanges(
+        {(job, at): replace(span, begins=at, ends=at + 3600) for span in spans for at in begins},
+        {(job, stay.host, stay.begins): stay for stay in stays},
+    )
+
+
+def _ended(number: int) -> HostStay:
+    return HostStay(host=Host("a"), begins=_HOUR + 3600 * number, ends=_HOUR + 3600 * number + 9, gone=True)
+
+
+def test_a_job_whose_hosts_come_and_go_pushes_out_no_stay_of_another_job(database: RecordDatabase) -> None:
+    """Although that is older. Of the busy job the earliest go, together with their hours."""
+    quiet, busy = JobName("quiet"), JobName("busy")
+    database.write_stays(_stays_of(quiet, _ended(0), _ended(1)), "one")
+    database.write_stays(_stays_of(busy, *(_ended(number) for number in range(2, 20))), "one")
+    database.write_stays(StayChanges({}, {(busy, Host("b"), _HOUR): HostStay(host=Host("b"), begins=_HOUR)}), "two")
+    database.prune(0.0, 12)
+    kept, found = database.read_capacity(quiet, 0.0, math.inf, 100), database.read_capacity(busy, 0.0, math.inf, 100)
+    assert [stay.begins - _HOUR for stay in kept.stays] == [0, 3600]
+    assert [span.begins - _HOUR for span in kept.spans] == [0, 3600]
+    assert [(stay.begins - _HOUR) / 3600 for stay in found.stays] == list(range(10, 20))
+    assert [(span.begins - _HOUR) / 3600 for span in found.spans] == list(range(10, 20))
+
+
+def test_of_more_jobs_than_may_be_kept_the_earliest_go(database: RecordDatabase) -> None:
+    for number in range(5):
+        database.write_stays(_stays_of(JobName(f"job-{number}"), _ended(number)), "one")
+    database.prune(0.0, 3)
+    found = {number: database.read_capacity(JobName(f"job-{number}"), 0.0, math.inf, 9).stays for number in range(5)}
+    assert [number for number, stays in found.items() if stays] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("counts", "most", "share"),
+    [
+        ([], 0, None),
+        ([3, 4], 7, None),
+        ([3, 4], 6, 3),
+        ([1, 1, 100], 12, 10),
+        ([5, 5, 5], 10, 3),
+        ([1, 1, 1], 2, 1),
+        ([2, 9, 9], 11, 4),
+    ],
+)
+def test_no_job_has_less_than_its_share_for_another_one_with_more(
+    counts: list[int], most: int, share: int | None
+) -> None:
+    assert fair_share(counts, most) == share
