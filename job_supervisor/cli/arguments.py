@@ -133,6 +133,12 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
     report.add_argument(
         "--limit", type=_count, default=20, metavar="N", help="the N largest jobs (default: %(default)s)"
     )
+    report.add_argument(
+        "--by",
+        choices=["job", "kind", "pool"],
+        default="job",
+        help="a row for each job, kind of job, or capacity pool (default: %(default)s)",
+    )
     report.add_argument("--prices", metavar="FILE", help="what machines cost, to add what it all did (YAML)")
     _add_plan(commands, common)
     nodes = commands.add_parser("nodes", parents=[common], help="show each node: agent, sources, notice, jobs")

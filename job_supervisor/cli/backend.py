@@ -196,8 +196,11 @@ class Backend(ReadableBackend, Protocol):
     async def manifest(self, resource: Resource, namespace: str, name: str) -> object | None:
         """Reads the object of a job, by default in the namespace of the context; None if the backend has no objects."""
 
-    async def ledger(self, since: float, until: float | None) -> LedgerView:
-        """Reads where worker-seconds went between two instants (Unix seconds) in whole hours; None is now."""
+    async def ledger(self, since: float, until: float | None, *, by_pool: bool = False) -> LedgerView:
+        """Reads where worker-seconds went between two instants (Unix seconds) in whole hours; None is now.
+
+        With `by_pool`, the jobs have `pools`.
+        """
 
     async def capacity(self, job: JobName, since: float, until: float | None) -> CapacityView | None:
         """Reads which hosts were there for a job between two instants; None if the backend cannot know."""

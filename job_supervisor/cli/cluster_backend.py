@@ -152,7 +152,7 @@ class ClusterBackend:
         except api.ApiError as error:
             raise self._cli_error(error, "Events") from error
 
-    async def ledger(self, since: float, until: float | None) -> LedgerView:  # noqa: ARG002 - no object of a cluster has it
+    async def ledger(self, since: float, until: float | None, *, by_pool: bool = False) -> LedgerView:  # noqa: ARG002 - no object of a cluster has it
         """Raises UnknownError, because only the leading supervisor keeps the ledger."""
         raise errors.UnknownError(
             "The ledger is in the record of the leading supervisor, not in objects of the cluster: ask it with "

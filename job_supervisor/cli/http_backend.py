@@ -164,9 +164,10 @@ class HttpBackend:
                 return Past(entries=entries, since=since, is_cut=found.next is not None)
             before = {"before": found.next}
 
-    async def ledger(self, since: float, until: float | None) -> LedgerView:
+    async def ledger(self, since: float, until: float | None, *, by_pool: bool = False) -> LedgerView:
         try:
-            return await self._call("GET", f"/v1/ledger?{_between(since, until)}", None, LedgerView)
+            query = _between(since, until) + ("&by=pool" if by_pool else "")
+            return await self._call("GET", f"/v1/ledger?{query}", None, LedgerView)
         except UnknownCallError as error:
             raise errors.UnknownError("This supervisor keeps no ledger: it is older than the command.") from error
 

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
-from job_supervisor.cli import pricing
+from job_supervisor.cli import pooling, pricing
 from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.compared import compared
 from job_supervisor.cli.errors import CliExitCode, UnknownError
 from job_supervisor.cli.output import Block, Table, duration, job_names, show
-from supervisor.domain.ids import JobName, namespace
+from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.ledger import WANTED, Account
 from supervisor.domain.worker_time import WorkerTime, hours, percent, share
 from supervisor.observability.views import LedgerJobView, LedgerView
 
 _HOUR = 3600.0
+_JOB, _KIND, _POOL = "job", "kind", "pool"
 _NOT_WANTED = tuple(account for account in Account if account not in WANTED)
 _UNMEASURED = "No process has said what unmeasured workers did: they may have trained, saved, or made steps again."
 _ALWAYS_SHOWN = (Account.TRAINING,)
@@ -24,7 +25,7 @@ _ALWAYS_SHOWN = (Account.TRAINING,)
 
 async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     prices = None if given.prices is None else pricing.read_prices(given.prices)
-    found = await backend.ledger(given.since, given.until)
+    found = await backend.ledger(given.since, given.until, by_pool=given.by == _POOL)
     jobs = [job for job in found.jobs if _is_meant(job.job, given)]
     if given.job is not None and not jobs:
         raise UnknownError(f"The ledger has no job {given.job} in that time. Without a name, `report` lists all.")
@@ -36,9 +37,13 @@ async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
         trained, unmeasured = total.spent(Account.TRAINING), total.spent(Account.UNMEASURED)
         is_wanted = bool(spent) and (prices is not None or given.output.wide)
         held = pricing.for_people(spent, prices, trained, unmeasured) if is_wanted else []
-        show(*_for_people(found, jobs, given.limit), *held, *beside)
+        show(_time_of(jobs).summary(_when(found)), "", *_table(jobs, given), *_unknown(found), *held, *beside)
     else:
         value = {**_for_programs(found, jobs), **pricing.for_programs(spent, prices), "comparison": comparison}
+        if given.by == _POOL:
+            value["pools"] = pooling.for_programs(pooling.pooled(jobs))
+        elif given.by == _KIND:
+            value["kinds"] = [{"kind": kind, **_figures(time_of)} for kind, time_of in _by_kind(jobs).items()]
         given.output.value(value, job_names([job.job for job in jobs]))
     return CliExitCode.DONE
 
@@ -47,6 +52,8 @@ async def _beside(
     backend: Backend, found: LedgerView, jobs: Sequence[LedgerJobView], given: argparse.Namespace
 ) -> tuple[list[Block], object]:
     """Returns what the same reclaims would have cost one job with other policies, for people and for programs."""
+    if given.by != _JOB:
+        return [], None
     if given.job is None or len(jobs) != 1:
         hint = "`report JOB` compares one job with other ways to handle the same reclaims."
         return (["", hint] if jobs else []), None
@@ -86,25 +93,45 @@ def _figures(time_of: WorkerTime) -> Mapping[str, object]:
     }
 
 
-def _for_people(found: LedgerView, jobs: Sequence[LedgerJobView], limit: int) -> list[Block]:
-    told: list[Block] = [_time_of(jobs).summary(_when(found)), ""]
-    if jobs:
-        total = _time_of(jobs)
-        listed = {str(job.job): _time_of([job]) for job in jobs[:limit]}
-        rest = jobs[limit:]
-        if rest:
-            listed[f"{len(rest)} more"] = _time_of(rest)
-        if len(jobs) > 1:
-            listed["all"] = total
-        shown = [account for account in Account if account in _ALWAYS_SHOWN or total.spent(account) > 0]
-        shown.sort(key=_NOT_WANTED.__contains__)
-        heads = ("JOB", "WANTED", *(account.upper() for account in shown))
-        told.append(Table(heads, [_row(name, time_of, shown) for name, time_of in listed.items()]))
-        if Account.UNMEASURED in shown:
-            told += ["", _UNMEASURED]
-    if found.uncounted is not None:
-        told.append(f"For {duration(found.uncounted)} of that time no supervisor has counted, and nothing is known.")
-    return told
+def _table(jobs: Sequence[LedgerJobView], given: argparse.Namespace) -> list[Block]:
+    """Returns a table with a row for each job, kind of job or pool, the largest first, and what it does not know."""
+    if not jobs:
+        return []
+    told: list[Block]
+    if given.by == _POOL:
+        told = pooling.for_people(pooling.pooled(jobs), given.limit)
+    else:
+        rows = _by_kind(jobs) if given.by == _KIND else {str(job.job): _time_of([job]) for job in jobs}
+        told = [_of_rows(given.by, rows, given.limit)]
+    return [*told, "", _UNMEASURED] if _time_of(jobs).spent(Account.UNMEASURED) > 0 else told
+
+
+def _of_rows(by: str, rows: Mapping[str, WorkerTime], limit: int) -> Table:
+    names, total = list(rows), WorkerTime.of(time_of.seconds for time_of in rows.values())
+    listed = {name: rows[name] for name in names[:limit]}
+    if rest := names[limit:]:
+        listed[f"{len(rest)} more"] = WorkerTime.of(rows[name].seconds for name in rest)
+    if len(names) > 1:
+        listed["all"] = total
+    shown = [account for account in Account if account in _ALWAYS_SHOWN or total.spent(account) > 0]
+    shown.sort(key=_NOT_WANTED.__contains__)
+    heads = (by.upper(), "WANTED", *(account.upper() for account in shown))
+    return Table(heads, [_row(name, time_of, shown) for name, time_of in listed.items()])
+
+
+def _by_kind(jobs: Sequence[LedgerJobView]) -> Mapping[str, WorkerTime]:
+    """Returns the time of the jobs of each kind, the largest first."""
+    kinds: dict[str, list[LedgerJobView]] = {}
+    for job in jobs:
+        kinds.setdefault(kind_of(job.job), []).append(job)
+    found = {kind: _time_of(of_kind) for kind, of_kind in kinds.items()}
+    return dict(sorted(found.items(), key=lambda each: -each[1].wanted))
+
+
+def _unknown(found: LedgerView) -> list[Block]:
+    if found.uncounted is None:
+        return []
+    return [f"For {duration(found.uncounted)} of that time no supervisor has counted, and nothing is known."]
 
 
 def _when(found: LedgerView) -> str:

@@ -160,6 +160,30 @@ class Machine:
 UNKNOWN_MACHINE = Machine()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachinePool:
+    """The machines of one type and price class in one zone of a cloud, which reclaims them alike.
+
+    Unknown fields are empty.
+    """
+
+    cloud: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    price_class: PriceClass = PriceClass.UNKNOWN
+
+    @property
+    def name(self) -> str:
+        """Its name without the price class, `CLOUD/ZONE/TYPE`; empty if a part is unknown."""
+        parts = (self.cloud, self.zone, self.instance_type)
+        return "/".join(parts) if all(parts) else ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all of it is known."""
+        return bool(self.name) and self.price_class is not PriceClass.UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The uid of a host's pod, and the pod's node, which is empty while the pod is not bound.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from supervisor.domain.capacity import Machine, PriceClass
+from supervisor.domain.capacity import Machine, MachinePool, PriceClass
 
 
 class Account(StrEnum):
@@ -83,6 +83,13 @@ class HeldOn:
             instance_type=machine.instance_type,
             price_class=machine.price_class,
             gpus=gpus if gpus is not None and gpus >= 0 else None,
+        )
+
+    @property
+    def pool(self) -> MachinePool:
+        """The pool of the machine."""
+        return MachinePool(
+            cloud=self.cloud, zone=self.zone, instance_type=self.instance_type, price_class=self.price_class
         )
 
     @property

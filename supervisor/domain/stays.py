@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import Host, Instant
 
 
@@ -54,6 +55,7 @@ class HostStay:
         gone: Whether the host went then. Otherwise it was no longer observed, or its notice was withdrawn.
         noticed: When its notice became known; None without one.
         deadline: When it was to go according to the notice; None if that is unknown.
+        pool: The pool of its machine, with as much of it as is known; None if nobody has looked.
     """
 
     host: Host
@@ -62,3 +64,4 @@ class HostStay:
     gone: bool = False
     noticed: Instant | None = None
     deadline: Instant | None = None
+    pool: MachinePool | None = None

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from servicekit.bulkhead import Bulkhead
 from supervisor.decide.explanation import Missing
+from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.ledger import HeldOn
@@ -27,7 +28,7 @@ from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
 from supervisor.observability.ledger.book import NOBODY
 from supervisor.observability.ledger.hours import HOUR
-from supervisor.observability.record.database import HistoryPage, HistoryPosition, HistoryQuery, RecordError
+from supervisor.observability.record.database import HistoryPage, HistoryPosition, HistoryQuery, PoolTime, RecordError
 from supervisor.observability.record.recorder import Recorder
 from supervisor.observability.views import (
     CapacityView,
@@ -37,6 +38,7 @@ from supervisor.observability.views import (
     LeaderView,
     LedgerJobView,
     LedgerView,
+    PoolView,
 )
 from supervisor.refusals import Refusals
 from supervisor.store.interface import StoreUnavailableError
@@ -50,6 +52,7 @@ MAX_STAYS = 20_000
 """Stays of hosts in one answer, and spans. They take about 2 MB."""
 
 _JOB = "job/"
+_BY_POOL = "pool"
 _QUERY = frozenset({*SUBJECT_KINDS, "source", "since", "until", "drills", "before", "limit"})
 
 
@@ -146,8 +149,10 @@ class StatusReader:
         wanted = replace(query, subject="", own=subjects, since=since, until=until, before=None)
         return (await self.record.read(wanted)).entries
 
-    async def spent(self, since: float, until: float) -> LedgerView:
+    async def spent(self, since: float, until: float, *, by_pool: bool = False) -> LedgerView:
         """Reads where worker-seconds went, in the hours that two instants (Unix seconds) are in or between.
+
+        With `by_pool`, what was held is also told by pool. Otherwise no pool is read, which would take as long again.
 
         Raises:
             RecordError: The record cannot be read now.
@@ -155,12 +160,14 @@ class StatusReader:
         since, until = since // HOUR * HOUR, min(self.live.now(), math.ceil(until / HOUR) * HOUR)
         found = dict(await self.record.read_hours(since, until))
         machines = await self.record.read_machines(since, until)
+        pools = await self.record.read_pools(since, until) if by_pool else {}
         counted = sum(found.pop(NOBODY, {}).values())
         jobs = [
             LedgerJobView(
                 job=job,
                 worker_seconds={account.value: spent for account, spent in found[job].items()},
                 machines=[_held(on, seconds) for on, seconds in machines.get(job, {}).items()],
+                pools=[_pool(pool, time) for pool, time in pools.get(job, {}).items()],
             )
             for job in sorted(found)
         ]
@@ -286,9 +293,11 @@ class StatusEndpoint:
     async def ledger(self, request: web.Request) -> web.Response:
         """Answers with the worker-seconds of all jobs between two instants, which the query names."""
         await require_principal(Viewer, request, self.authenticate)
-        since, until = _past(request.query, ["since", "until"], self.reader.live.now())
+        since, until = _past(request.query, ["since", "until", "by"], self.reader.live.now())
+        if request.query.get("by", _BY_POOL) != _BY_POOL:
+            raise MalformedError(f"`by` must be `{_BY_POOL}`")
         with _readable("ledger"):
-            view = await self.reader.spent(since, until)
+            view = await self.reader.spent(since, until, by_pool="by" in request.query)
         return web.json_response(body=msgspec.json.encode(view))
 
     async def capacity(self, request: web.Request) -> web.Response:
@@ -310,6 +319,18 @@ def _held(on: HeldOn, seconds: float) -> HeldView:
         price_class=on.price_class,
         gpus=on.gpus,
         worker_seconds=seconds,
+    )
+
+
+def _pool(pool: MachinePool, time: PoolTime) -> PoolView:
+    return PoolView(
+        cloud=pool.cloud,
+        zone=pool.zone,
+        instance_type=pool.instance_type,
+        price_class=pool.price_class,
+        worker_seconds={account.value: seconds for account, seconds in time.worker_seconds.items()},
+        went=time.went,
+        noticed=time.noticed,
     )
 
 

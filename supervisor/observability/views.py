@@ -350,12 +350,31 @@ class HeldView(msgspec.Struct, frozen=True, kw_only=True):
     worker_seconds: float
 
 
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker-seconds that a job held in one pool, by account; unknown fields of the pool are empty.
+
+    `went`: how often one of its hosts there went; `noticed`: how often with a notice.
+    """
+
+    cloud: str = ""
+    zone: str = ""
+    instance_type: str = ""
+    price_class: str = "unknown"
+    worker_seconds: dict[str, float]
+    went: int = 0
+    noticed: int = 0
+
+
 class LedgerJobView(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker-seconds of a job by account; one that is left out has none. `machines` are those that it held."""
+    """The worker-seconds of a job by account; one that is left out has none. `machines` are those that it held.
+
+    `pools` are the same by account as well, if they were asked for.
+    """
 
     job: JobName
     worker_seconds: dict[str, float]
     machines: list[HeldView] = []
+    pools: list[PoolView] = []
 
 
 _UNCOUNTED_SECONDS = 60.0

@@ -4,7 +4,6 @@
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from supervisor.ingest.steering import StoreSteering
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
-from supervisor.observability.ledger import book, machines, stays
+from supervisor.observability.ledger import book, stays
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
@@ -247,7 +246,7 @@ class SharedState:
         self.members = members.MemberStreams(job, self.requests.add, bulkhead)
         self.launchers = Launchers(base.tokens.process, clock.now, self.facts.waits_for)
         self.groups = groups.DecidedGroups(self.facts.noticed, settings)
-        self.ledger = book.LedgerBook(base.clock)
+        self.ledger = book.LedgerBook(base.clock, partial(_held_on, base, self))
         self.live = LiveState(
             snapshot=store.snapshot,
             agents=self.agents,
@@ -397,16 +396,13 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     settings, began = base.settings, base.clock.now()
     phases, happened = history.PhaseTracker(), history.JobHistory(began)
     state.ledger.begin(state.store.snapshot().jobs.values())
-    held = machines.MachineBook(base.clock, partial(_held_on, base, state))
-    held.begin(state.store.snapshot().jobs.values())
-    stayed = stays.StayBook(base.clock, state.facts.noticed, partial(_measured, state))
+    stayed = stays.StayBook(base.clock, state.facts.noticed, partial(_measured, state), partial(_held_on, base, state))
     stayed.begin(state.store.snapshot().jobs.values())
     kept = recorder.Recorder(
         url=partial(_record_url, settings),
         limits=recorder.RecordLimits(days=settings.record_days, entries=settings.record_entries),
         history=happened,
         book=state.ledger,
-        machines=held,
         stays=stayed,
         noticed=state.facts.shown,
         machine=state.facts.machine,
@@ -430,7 +426,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         since=began,
     )
     endpoint = status.StatusEndpoint(reader=reader, authenticate=state.authenticate)
-    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, held, stayed, kept]
+    listeners: list[journal.ChangeListener] = [phases, state.groups, happened, state.ledger, stayed, kept]
     if not settings.status_page:
         return Feature(tasks={"record": kept.run}, endpoints=[endpoint], listeners=listeners)
 
@@ -465,15 +461,15 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     )
 
 
-def _held_on(base: Foundation, state: SharedState, job: JobName, hosts: Collection[Host]) -> Mapping[HeldOn, int]:
-    """Returns how many of these hosts of a job are of each kind of machine."""
+def _held_on(base: Foundation, state: SharedState, job: JobName, hosts: Collection[Host]) -> Mapping[Host, HeldOn]:
+    """Returns the kind of machine under each of these hosts of a job."""
     placements, machine = state.live.placements(job), state.facts.machine
     gpus = base.cluster.gpus(job) if base.cluster else None
-    counted = Counter[HeldOn]()
+    found = dict[Host, HeldOn]()
     for host in hosts:
         node = host if placements is None else placements[host].node if host in placements else Host("")
-        counted[HeldOn.of(machine(node) if node else UNKNOWN_MACHINE, gpus)] += 1
-    return counted
+        found[host] = HeldOn.of(machine(node) if node else UNKNOWN_MACHINE, gpus)
+    return found
 
 
 def _measured(state: SharedState, job: SupervisedJob) -> MeasuredCosts:

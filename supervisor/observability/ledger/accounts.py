@@ -12,29 +12,24 @@ def workers_by_account(job: SupervisedJob) -> Mapping[Account, int]:
     """Returns how many workers of a job belong to each account at this moment; none once the job has ended."""
     if job.over or job.spec.refused:
         return {}
-    counted = Counter[Account]()
-    held = _held(job)
-    if job.observed.running and job.decision.phase in (Phase.RUNNING, Phase.SHRINKING):
-        running = _running(job)
-        left_out = held - running
-        counted[Account.UNMEASURED] = len(running)  # until its processes say what they did
-        counted[Account.LEAVING] = len(left_out & job.decision.exclusions)
-        counted[Account.JOINING] = len(left_out - job.decision.exclusions)
-    else:
-        counted[_held_by(job)] = len(held)
+    counted = Counter({account: len(hosts) for account, hosts in hosts_by_account(job).items()})
     counted[_lacking(job, counted.total())] += max(0, job.spec.requested_workers - counted.total())
     return +counted
 
 
-def held_hosts(job: SupervisedJob) -> frozenset[Host]:
-    """Returns the hosts of the workers that a job holds at this moment; none once it has ended."""
-    return frozenset() if job.over or job.spec.refused else _held(job) | _running(job)
-
-
-def _running(job: SupervisedJob) -> frozenset[Host]:
-    """The hosts of a run that goes on."""
-    is_running = job.observed.running and job.decision.phase in (Phase.RUNNING, Phase.SHRINKING)
-    return job.workers if is_running else frozenset()
+def hosts_by_account(job: SupervisedJob) -> Mapping[Account, frozenset[Host]]:
+    """Returns the hosts of the workers that a job holds, each in one account; none once the job has ended."""
+    if job.over or job.spec.refused:
+        return {}
+    held = _held(job)
+    if not job.observed.running or job.decision.phase not in (Phase.RUNNING, Phase.SHRINKING):
+        return {_held_by(job): held}
+    left_out = held - job.workers
+    return {
+        Account.UNMEASURED: job.workers,  # until its processes say what they did
+        Account.LEAVING: left_out & job.decision.exclusions,
+        Account.JOINING: left_out - job.decision.exclusions,
+    }
 
 
 def _held(job: SupervisedJob) -> frozenset[Host]:

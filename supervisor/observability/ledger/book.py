@@ -1,16 +1,16 @@
-"""Adds up the worker-seconds of each job by account, as a listener of the journal."""
+"""Adds up the worker-seconds of each job by account and machine, as a listener of the journal."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from servicekit.clock import Clock
-from supervisor.domain.ids import JobName, namespace
+from supervisor.domain.ids import Host, JobName, namespace
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.ledger import Account, TimeSpent
+from supervisor.domain.ledger import HELD, Account, HeldOn, TimeSpent
 from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
-from supervisor.observability.ledger.accounts import workers_by_account
+from supervisor.observability.ledger.accounts import hosts_by_account, workers_by_account
 from supervisor.observability.ledger.hours import HourlySums, LedgerHour
 from supervisor.observability.ledger.words import SpokenTime
 
@@ -23,6 +23,14 @@ _MAX_UNTOLD = 128
 LedgerHours = Mapping[LedgerHour, Mapping[Account, float]]
 """The worker-seconds of each account in hours of jobs."""
 
+HeldHours = Mapping[LedgerHour, Mapping[tuple[Account, HeldOn], float]]
+"""Those that jobs held, by account and by the kind of machine that they were held on."""
+
+HeldOnEach = Callable[[JobName, Collection[Host]], Mapping[Host, HeldOn]]
+"""Returns the kind of machine under each of these hosts of a job. A host may be left out: nothing is known of it."""
+
+_Spent = tuple[Account, HeldOn | None]
+"""An account, and the kind of machine if it is of workers that a job holds."""
 
 TotalTime = Mapping[tuple[str, Account], float]
 """Worker-seconds by the namespace of their jobs and by account."""
@@ -30,10 +38,10 @@ TotalTime = Mapping[tuple[str, Account], float]
 
 @dataclass(slots=True)
 class _Stretch:
-    """Seconds in one hour during which so many workers of a run did what no process has told yet."""
+    """Seconds in one hour during which so many workers of a run did what no process has told yet, by machine."""
 
     hour: LedgerHour
-    workers: int
+    workers: Mapping[HeldOn, int]
     seconds: float
 
 
@@ -45,8 +53,66 @@ class _Heard:
     spoken: SpokenTime = field(default_factory=SpokenTime)
 
 
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """The workers of a job at one moment: the hosts that it holds, the machines under them, and what it lacks."""
+
+    hosts: Mapping[Account, frozenset[Host]]
+    lacking: Mapping[Account, int]
+    machines: Mapping[Host, HeldOn]
+
+    @property
+    def held(self) -> frozenset[Host]:
+        return frozenset().union(*self.hosts.values())
+
+    @property
+    def is_known(self) -> bool:
+        return all(host in self.machines and self.machines[host].is_known for host in self.held)
+
+    def counted(self) -> Mapping[_Spent, int]:
+        """Returns how many there are of each account, and on each kind of machine."""
+        counted = Counter[_Spent]({(account, None): number for account, number in self.lacking.items()})
+        for account, hosts in self.hosts.items():
+            counted.update((account, self.machines.get(host, _NOTHING_KNOWN)) for host in hosts)
+        return counted
+
+
+_NOTHING_KNOWN = HeldOn()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerChanges:
+    """The hours that have changed since they were written, whole."""
+
+    counted: Mapping[LedgerHour, Mapping[_Spent, float]]
+
+    @property
+    def hours(self) -> LedgerHours:
+        """The worker-seconds of each account."""
+        found: dict[LedgerHour, dict[Account, float]] = {}
+        for hour, counted in self.counted.items():
+            of_hour = found[hour] = {}
+            for (account, _), seconds in counted.items():
+                of_hour[account] = of_hour.get(account, 0.0) + seconds
+        return found
+
+    @property
+    def held(self) -> HeldHours:
+        """Those that jobs held, by machine as well. An hour is in it also if its job has held nothing."""
+        return {
+            hour: {(account, on): seconds for (account, on), seconds in counted.items() if on is not None}
+            for hour, counted in self.counted.items()
+        }
+
+
 class LedgerBook:
     """The worker-seconds of the time in which this supervisor leads, until they are written.
+
+    What a process says of a run is taken for all of the run's workers, whatever machines they are on.
+
+    Args:
+        clock: Of both kinds.
+        held_on: Looks at machines, which takes 3 µs each: only if hosts of a job have changed, or are not known yet.
 
     Attributes:
         told: Of the worker-seconds of runs, what processes have said of them so far. It only grows.
@@ -54,16 +120,18 @@ class LedgerBook:
 
     name = "ledger"
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, held_on: HeldOnEach = lambda _job, _hosts: {}) -> None:
         self.clock = clock
-        self._sums = HourlySums[Account](clock)
+        self._held_on = held_on
+        self._sums = HourlySums[_Spent](clock)
+        self._workers: dict[JobName, _Workers] = {}
         self._heard: dict[JobName, _Heard] = {}
         self._counted = Counter[tuple[str, Account]]()
         self.told = Counter[tuple[str, Account]]()
 
     def begin(self, jobs: Iterable[SupervisedJob]) -> None:
         """Starts from the stored jobs. What they did before was counted by the supervisor that led then."""
-        self._sums.put(NOBODY, {Account.TRAINING: 1})
+        self._sums.put(NOBODY, {(Account.TRAINING, None): 1})
         for job in jobs:
             self._put(job)
 
@@ -76,6 +144,7 @@ class LedgerBook:
                 self._count(before.name)
                 self._sums.forget(before.name)
                 self._heard.pop(before.name, None)
+                self._workers.pop(before.name, None)
 
     def on_spent(self, worker: Worker, said: TimeSpent) -> None:
         """Hears from a process what it has spent its time on, and divides the time of its job's run by that."""
@@ -91,23 +160,29 @@ class LedgerBook:
         while left > 0 and heard.untold:
             stretch = heard.untold[-1]
             told = min(left, stretch.seconds)
-            self._sums.move(stretch.hour, Account.UNMEASURED, shares, stretch.workers * told)
+            for on, workers in stretch.workers.items():
+                on_machine: Mapping[_Spent, float] = {(account, on): part for account, part in shares.items()}
+                self._sums.move(stretch.hour, (Account.UNMEASURED, on), on_machine, workers * told)
+            told_seconds = sum(stretch.workers.values()) * told
             self.told.update(
-                {
-                    (namespace(worker.job.name), account): stretch.workers * told * part
-                    for account, part in shares.items()
-                }
+                {(namespace(worker.job.name), account): told_seconds * part for account, part in shares.items()}
             )
             left -= told
             stretch.seconds -= told
             if stretch.seconds <= 0:
                 heard.untold.pop()
 
-    def waiting(self) -> LedgerHours:
-        """Counts until now, and returns the hours that have changed since they were written, whole."""
+    def waiting(self) -> LedgerChanges:
+        """Counts until now, and returns the hours that have changed since they were written, whole.
+
+        Machines of which nothing was known, because their agent or pod was not there yet, are looked at again.
+        """
         for job in self._sums.jobs:
             self._count(job)
-        return self._sums.waiting()
+        for name, workers in self._workers.items():
+            if not workers.is_known:
+                self._look(name, workers)
+        return LedgerChanges(self._sums.waiting())
 
     def counted(self) -> TotalTime:
         """Counts until now, and returns all worker-seconds so far; those of runs are unmeasured. They only grow."""
@@ -115,25 +190,41 @@ class LedgerBook:
             self._count(job)
         return dict(self._counted)
 
-    def written(self, hours: LedgerHours) -> None:
+    def written(self, changes: LedgerChanges) -> None:
         """Hears that hours were written as `waiting` has returned them."""
-        self._sums.written(hours)
+        self._sums.written(changes.counted)
 
     def _put(self, job: SupervisedJob) -> None:
-        self._sums.put(job.name, workers_by_account(job))
+        before = self._workers.get(job.name)
+        lacking = {account: number for account, number in workers_by_account(job).items() if account not in HELD}
+        workers = _Workers(hosts_by_account(job), lacking, {} if before is None else before.machines)
+        if before is None or before.held != workers.held or not workers.is_known:
+            self._look(job.name, workers)
+        else:
+            self._set(job.name, workers)
         self._heard.setdefault(job.name, _Heard())
+
+    def _look(self, job: JobName, workers: _Workers) -> None:
+        """Looks at the machines of a job."""
+        hosts = workers.held
+        self._set(job, replace(workers, machines=self._held_on(job, hosts) if hosts else {}))
+
+    def _set(self, job: JobName, workers: _Workers) -> None:
+        self._workers[job] = workers
+        self._sums.put(job, workers.counted())
 
     def _count(self, job: JobName) -> None:
         heard = self._heard.get(job)
         for hour, workers, seconds in self._sums.count(job):
-            running = workers.get(Account.UNMEASURED, 0)
+            running = {on: number for (account, on), number in workers.items() if account is Account.UNMEASURED and on}
             if job != NOBODY:
-                self._counted.update({(namespace(job), each): number * seconds for each, number in workers.items()})
+                for (account, _), number in workers.items():
+                    self._counted[namespace(job), account] += number * seconds  # type: ignore[assignment]
             if heard is not None and running:
                 _extend(heard.untold, hour, running, seconds)
 
 
-def _extend(untold: deque[_Stretch], hour: LedgerHour, workers: int, seconds: float) -> None:
+def _extend(untold: deque[_Stretch], hour: LedgerHour, workers: Mapping[HeldOn, int], seconds: float) -> None:
     """Adds seconds at the end, to the last stretch if that is like them."""
     last = untold[-1] if untold else None
     if last is not None and (last.hour, last.workers) == (hour, workers):

@@ -12,6 +12,7 @@ from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts
 from supervisor.observability.ledger.accounts import workers_by_account
+from supervisor.observability.ledger.book import HeldOnEach
 from supervisor.observability.ledger.hours import HOUR
 
 MAX_WAITING = 50_000
@@ -48,12 +49,14 @@ class StayBook:
         clock: Its instants are those of the changes that the journal reports.
         noticed: Returns the hosts of a job with a notice.
         costs: Returns what the processes of a job have measured.
+        held_on: Looks at machines, which takes 3 µs each: only those of hosts whose pool is not known yet.
     """
 
     name = "stays"
     clock: Clock
     noticed: NoticedHosts = lambda _job: {}
     costs: Callable[[SupervisedJob], MeasuredCosts] = lambda _job: MeasuredCosts()
+    held_on: HeldOnEach = lambda _job, _hosts: {}
     _jobs: dict[JobName, _Wanting] = field(default_factory=dict)
     _staying: defaultdict[Host, set[JobName]] = field(default_factory=lambda: defaultdict(set))
     _noticing: defaultdict[NoticeId, set[JobName]] = field(default_factory=lambda: defaultdict(set))
@@ -87,6 +90,7 @@ class StayBook:
         for wanting in self._jobs.values():
             self._leave_overdue(wanting, now)
             self._extend(wanting, now)
+            self._find_pools(wanting)
         if len(self._spans) + len(self._stays) > MAX_WAITING:
             self._drop(now)
         return StayChanges(dict(self._spans), dict(self._stays))
@@ -189,7 +193,16 @@ class StayBook:
         for host in sorted(listed - wanting.stays.keys()):
             if host not in noticed or noticed[host].state is not NoticeState.GONE:
                 self._put(wanting, HostStay(host=host, begins=at))
+        self._find_pools(wanting)
         self._find_notices(wanting, at)
+
+    def _find_pools(self, wanting: _Wanting) -> None:
+        """Looks at the machines that are not known yet, because they are new, or their agent or pod was not there."""
+        missing = {host for host, stay in wanting.stays.items() if stay.pool is None or not stay.pool.is_known}
+        if not missing:
+            return
+        for host, on in self.held_on(wanting.job.name, missing & wanting.job.observed.hosts).items():
+            self._put(wanting, replace(wanting.stays[host], pool=on.pool))
 
     def _find_notices(self, wanting: _Wanting, at: Instant) -> None:
         # An end is reported by itself: what is noticed at present may be later than the change that is heard of.
@@ -228,7 +241,7 @@ class StayBook:
         stay = wanting.stays.get(host)
         if stay is not None and stay.noticed is not None:
             self._close(wanting, stay, max(at, stay.noticed), gone=False)
-            self._put(wanting, HostStay(host=host, begins=max(at, stay.noticed)))
+            self._put(wanting, HostStay(host=host, begins=max(at, stay.noticed), pool=stay.pool))
         wanting.notices.pop(host, None)
 
     def _put(self, wanting: _Wanting, stay: HostStay) -> None:

@@ -5,7 +5,7 @@ Every call blocks, so that its callers use a thread. Nothing else than this modu
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,20 +31,22 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    inspect,
     make_url,
     or_,
     select,
+    text,
 )
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
 
+from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.observability.history import HistoryEntry
-from supervisor.observability.ledger.book import LedgerHours
-from supervisor.observability.ledger.machines import MachineHours
+from supervisor.observability.ledger.book import HeldHours, LedgerHours
 from supervisor.observability.ledger.stays import StayChanges
 from supervisor.observability.record import ledger_tables
 
@@ -107,6 +109,8 @@ _spans = Table(
     Index("wanted_spans_by_time", "begins"),
     sqlite_with_rowid=False,
 )
+_POOL = ("cloud", "zone", "instance_type", "price_class")
+"""The columns of a stay that name its pool. They were added later, and are null where nobody has looked."""
 _stays = Table(
     "host_stays",
     _metadata,
@@ -118,6 +122,7 @@ _stays = Table(
     Column("gone", Boolean, nullable=False),
     Column("noticed", Float(53)),
     Column("deadline", Float(53)),
+    *(Column(part, Text) for part in _POOL),
     PrimaryKeyConstraint("job", "begins", "host", "writer"),
     Index("host_stays_by_end", "ends"),
     sqlite_with_rowid=False,
@@ -201,6 +206,18 @@ class JobCapacity:
     spans: Sequence[WantedSpan]
     stays: Sequence[HostStay]
     is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTime:
+    """The worker-seconds that a job held in a pool, by account, and how often one of its hosts there went.
+
+    `noticed`: how often with a notice.
+    """
+
+    worker_seconds: Mapping[Account, float]
+    went: int = 0
+    noticed: int = 0
 
 
 def file_url(path: Path) -> str:
@@ -292,14 +309,14 @@ class RecordDatabase:
         last = page[-1] if len(rows) > query.limit else None
         return HistoryPage(entries, None if last is None else HistoryPosition(last.at, last.id), since)
 
-    def write_hours(self, hours: LedgerHours, machines: MachineHours, writer: str) -> None:
+    def write_hours(self, hours: LedgerHours, held: HeldHours, writer: str) -> None:
         """Writes hours of the ledger, instead of what the same writer has written of them before.
 
         Raises:
             RecordError: None of them was written.
         """
         with _translated(), self._engine.begin() as connection:
-            ledger_tables.write(connection, hours, machines, writer)
+            ledger_tables.write(connection, hours, held, writer)
 
     def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
         """Returns the worker-seconds of each job in the hours that begin between two instants (Unix seconds).
@@ -329,6 +346,28 @@ class RecordDatabase:
         """
         with _translated(), self._engine.connect() as connection:
             return ledger_tables.read_machines(connection, since, until)
+
+    def read_pools(self, since: float, until: float) -> Mapping[JobName, Mapping[MachinePool, PoolTime]]:
+        """Returns what each job held in each pool, and how often hosts went, as `read_hours` does.
+
+        Hours that an earlier version has written are not in it, nor the goings that are too many to be kept.
+
+        Raises:
+            RecordError: It cannot be read now.
+        """
+        parts = [_stays.c[part] for part in _POOL]
+        went = select(_stays.c.job, *parts, func.count(), func.count(_stays.c.noticed)).where(
+            _stays.c.gone, _stays.c.ends >= since, _stays.c.ends < until
+        )
+        with _translated(), self._engine.connect() as connection:
+            held = ledger_tables.read_pools(connection, since, until)
+            gone = connection.execute(went.group_by(_stays.c.job, *parts)).all()
+        found = {job: {pool: PoolTime(seconds) for pool, seconds in pools.items()} for job, pools in held.items()}
+        for job, *of, count, noticed in gone:
+            pools, pool = found.setdefault(JobName(job), {}), _pool(*of) or MachinePool()
+            known = pools.get(pool, PoolTime({}))
+            pools[pool] = replace(known, went=known.went + count, noticed=known.noticed + noticed)
+        return found
 
     def sum_up(self, now: float) -> None:
         """Sums up the days of the ledger that are over, which makes reading them faster and changes nothing else.
@@ -488,6 +527,10 @@ def _prepare(connection: Connection) -> None:
     """Creates the tables where they are missing."""
     for metadata in (_metadata, ledger_tables.METADATA):
         metadata.create_all(connection)
+    there = {column["name"] for column in inspect(connection).get_columns(_stays.name)}
+    for part in _POOL:
+        if part not in there:  # Earlier versions name the columns that they write and read.
+            connection.execute(text(f"ALTER TABLE {_stays.name} ADD COLUMN {part} TEXT"))
     found = connection.scalar(select(func.max(_versions.c.version)))
     if found is None:
         connection.execute(insert(_versions).values(version=_VERSION))
@@ -580,7 +623,9 @@ def _span(row: Any) -> WantedSpan:
 
 
 def _stay_row(job: JobName, writer: str, stay: HostStay) -> dict[str, Any]:
-    return {"job": job, "writer": writer, **asdict(stay)}
+    row = asdict(stay)
+    pool = row.pop("pool") or dict.fromkeys(_POOL)
+    return {"job": job, "writer": writer, **row, **pool}
 
 
 def _stay(row: Any) -> HostStay:
@@ -591,7 +636,17 @@ def _stay(row: Any) -> HostStay:
         gone=row.gone,
         noticed=row.noticed,
         deadline=row.deadline,
+        pool=_pool(row.cloud, row.zone, row.instance_type, row.price_class),
     )
+
+
+def _pool(
+    cloud: str | None, zone: str | None, instance_type: str | None, price_class: str | None
+) -> MachinePool | None:
+    """Reads the pool of a stay; None if nobody has looked."""
+    if cloud is None or zone is None or instance_type is None or price_class is None:
+        return None
+    return ledger_tables.pool(cloud, zone, instance_type, price_class)
 
 
 @contextmanager

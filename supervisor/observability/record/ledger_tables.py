@@ -27,17 +27,18 @@ from sqlalchemy import (
     select,
 )
 
-from supervisor.domain.capacity import PriceClass
+from supervisor.domain.capacity import MachinePool, PriceClass
 from supervisor.domain.ids import JobName
 from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.worker_time import HourlyTime
-from supervisor.observability.ledger.book import NOBODY, LedgerHours
+from supervisor.observability.ledger.book import NOBODY, HeldHours, LedgerHours
 from supervisor.observability.ledger.hours import LedgerHour
-from supervisor.observability.ledger.machines import MachineHours
 
 K = TypeVar("K")
 
 DAY = 86_400.0
+_ROUNDING_SECONDS = 1e-6
+"""As much as this is left of time that a process has told: it makes no row."""
 _SETTLED_SECONDS = 7200.0
 """How long after its end a day is summed up: what is said of its last hour is written by then."""
 
@@ -45,6 +46,7 @@ METADATA = MetaData()
 _KIND = ("cloud", "zone", "instance_type", "price_class", "gpus")
 """The columns of a kind of machine. `gpus` are those of a worker, -1 if they are unknown."""
 _UNKNOWN_GPUS = -1.0
+_POOL = _KIND[:-1]
 
 
 def _sums(name: str, *key: str) -> Table:
@@ -58,20 +60,27 @@ _hours = _sums("ledger_hours", "begins", "job", "writer", "account")
 """The ledger. Each supervisor that leads writes rows of its own, as often as it likes; an hour is the sum of all."""
 _machines = _sums("machine_hours", "begins", "job", "writer", *_KIND)
 """The hours that jobs have held on each kind of machine, which are written like those of the ledger."""
+_pools = _sums("pool_hours", "begins", "job", "writer", "account", *_POOL)
+"""The same hours by pool and account. An earlier version writes none, so that there are fewer than in the others."""
 
 _summed = Table("ledger_summed", METADATA, Column("begins", Float(53), primary_key=True))
-"""The days, of UTC, of which the three tables below have the sums. What they have of other days is of no use."""
+"""The days, of UTC, of which the four tables below have the sums. What they have of other days is of no use."""
 _days = _sums("ledger_days", "begins", "job", "account")
 _machine_days = _sums("machine_days", "begins", "job", *_KIND)
+_pool_days = _sums("pool_days", "begins", "job", "account", *_POOL)
 _all_jobs = _sums("ledger_hours_of_all", "begins", "account")
 """The hours of these days, of all jobs together."""
+_SUMS = (_days, _machine_days, _pool_days, _all_jobs)
 
 
-def write(connection: Connection, hours: LedgerHours, machines: MachineHours, writer: str) -> None:
+def write(connection: Connection, hours: LedgerHours, held: HeldHours, writer: str) -> None:
     """Writes hours, instead of what the same writer has written of them before."""
+    machines = _summed_up(held, lambda _account, on: on)
+    pools = _summed_up(held, lambda account, on: (account, on.pool))
     _replace_hours(connection, _hours, hours, writer, lambda account: {"account": account})
     _replace_hours(connection, _machines, machines, writer, _machine_row)
-    days = {hour.begins // DAY * DAY for hour in (*hours, *machines)}
+    _replace_hours(connection, _pools, pools, writer, lambda key: {"account": key[0], **asdict(key[1])})
+    days = {hour.begins // DAY * DAY for hour in (*hours, *held)}
     connection.execute(delete(_summed).where(_summed.c.begins.in_(days)))
 
 
@@ -91,6 +100,22 @@ def read_machines(connection: Connection, since: float, until: float) -> Mapping
     for job, *kind, seconds in _read(connection, since, until, (_machines, _machine_days), ("job", *_KIND)):
         held, of_job = _held_on(*kind), found.setdefault(JobName(job), {})
         of_job[held] = of_job.get(held, 0.0) + seconds
+    return found
+
+
+def read_pools(
+    connection: Connection, since: float, until: float
+) -> Mapping[JobName, Mapping[MachinePool, Mapping[Account, float]]]:
+    """Returns the worker-seconds that each job held in each pool, by account, as `read_jobs` does.
+
+    Of hours that an earlier version has written there are none.
+    """
+    found: dict[JobName, dict[MachinePool, dict[Account, float]]] = {}
+    tables = (_pools, _pool_days)
+    for job, name, *parts, seconds in _read(connection, since, until, tables, ("job", "account", *_POOL)):
+        if (account := _ACCOUNTS.get(name)) is not None:
+            of_pool = found.setdefault(JobName(job), {}).setdefault(pool(*parts), {})
+            of_pool[account] = of_pool.get(account, 0.0) + seconds
     return found
 
 
@@ -131,14 +156,15 @@ def sum_up_one(connection: Connection, now: float) -> bool:
 def prune(connection: Connection, before: float, most: int) -> None:
     """Deletes the hours from before an instant (Unix seconds), and the earliest of more than `most` rows.
 
-    An hour goes whole, also that of the supervisor itself: the report then says that nobody has counted.
+    An hour goes whole, also that of the supervisor itself: the report then says that nobody has counted. Pools have
+    more rows than the ledger, and a bound of their own: without them it is not known in which pools an hour was held.
     """
-    hours = select(_hours.c.begins).order_by(_hours.c.begins.desc()).offset(most).limit(1)
-    surplus = connection.scalar(hours)
     # A day that is summed up goes with its first hour.
-    for table in (_hours, _machines, _summed, _days, _machine_days, _all_jobs):
-        gone = table.c.begins < before
-        connection.execute(delete(table).where(gone if surplus is None else or_(gone, table.c.begins <= surplus)))
+    for hours, others in ((_hours, (_machines, _pools, _summed, *_SUMS)), (_pools, (_pool_days,))):
+        surplus = connection.scalar(select(hours.c.begins).order_by(hours.c.begins.desc()).offset(most).limit(1))
+        for table in (hours, *others):
+            gone = table.c.begins < before
+            connection.execute(delete(table).where(gone if surplus is None else or_(gone, table.c.begins <= surplus)))
 
 
 _ACCOUNTS = {account.value: account for account in Account}
@@ -180,6 +206,7 @@ def _sum_up_day(connection: Connection, day: float) -> None:
     for table, hours, names in (
         (_days, _hours, ("job", "account")),
         (_machine_days, _machines, ("job", *_KIND)),
+        (_pool_days, _pools, ("job", "account", *_POOL)),
         (_all_jobs, _hours, ("begins", "account")),
     ):
         connection.execute(delete(table).where(table.c.begins >= day, table.c.begins < day + DAY))
@@ -211,9 +238,21 @@ def _replace_hours(
         {"begins": hour.begins, "job": hour.job, "writer": writer, **columns(key), "worker_seconds": seconds}
         for hour, counted in hours.items()
         for key, seconds in counted.items()
+        if seconds > _ROUNDING_SECONDS
     ]
     if rows:
         connection.execute(insert(table), rows)
+
+
+def _summed_up(held: HeldHours, key: Callable[[Account, HeldOn], K]) -> Mapping[LedgerHour, Mapping[K, float]]:
+    """Returns what was held by another key."""
+    found: dict[LedgerHour, dict[K, float]] = {}
+    for hour, counted in held.items():
+        of_hour = found[hour] = {}
+        for (account, on), seconds in counted.items():
+            new = key(account, on)
+            of_hour[new] = of_hour.get(new, 0.0) + seconds
+    return found
 
 
 def _machine_row(held: HeldOn) -> Mapping[str, Any]:
@@ -221,11 +260,16 @@ def _machine_row(held: HeldOn) -> Mapping[str, Any]:
 
 
 def _held_on(cloud: str, zone: str, instance_type: str, price_class: str, gpus: float) -> HeldOn:
+    found = asdict(pool(cloud, zone, instance_type, price_class))
+    return HeldOn(**found, gpus=None if gpus == _UNKNOWN_GPUS else gpus)
+
+
+def pool(cloud: str, zone: str, instance_type: str, price_class: str) -> MachinePool:
+    """Reads a pool. A price class of a later version is unknown."""
     is_known = price_class in frozenset(PriceClass)
-    return HeldOn(
+    return MachinePool(
         cloud=cloud,
         zone=zone,
         instance_type=instance_type,
         price_class=PriceClass(price_class) if is_known else PriceClass.UNKNOWN,
-        gpus=None if gpus == _UNKNOWN_GPUS else gpus,
     )

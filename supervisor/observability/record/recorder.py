@@ -17,19 +17,19 @@ from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.faults import Fault, RetryPolicy
 from servicekit.reconcile import Wakeup, reconcile
-from supervisor.domain.capacity import Machine
+from supervisor.domain.capacity import Machine, MachinePool
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.observability.history import HistoryEntry, JobHistory, entries_of
 from supervisor.observability.journal import Change, NoticedHosts
-from supervisor.observability.ledger.book import LedgerBook, LedgerHours
-from supervisor.observability.ledger.machines import MachineBook, MachineHours
+from supervisor.observability.ledger.book import LedgerBook, LedgerChanges
 from supervisor.observability.ledger.stays import StayBook, StayChanges
 from supervisor.observability.record.database import (
     HistoryPage,
     HistoryQuery,
     JobCapacity,
+    PoolTime,
     RecordDatabase,
     RecordError,
     UnwritableError,
@@ -66,7 +66,6 @@ class Recorder:
         limits: How much is kept.
         history: Gets the latest entries from before this supervisor began to lead.
         book: Its hours are written once a minute, and at the end.
-        machines: Likewise, on which kinds of machines workers were held.
         stays: Likewise, when jobs wanted workers and which hosts were there.
         noticed: Returns the hosts of a job with a notice, each with its most urgent one.
         machine: Returns the machine under a node, with as much of it as is known.
@@ -84,7 +83,6 @@ class Recorder:
         limits: RecordLimits,
         history: JobHistory,
         book: LedgerBook,
-        machines: MachineBook,
         stays: StayBook,
         noticed: NoticedHosts,
         machine: Callable[[Host], Machine],
@@ -96,7 +94,6 @@ class Recorder:
         self._limits = limits
         self._history = history
         self._book = book
-        self._machines = machines
         self._stays = stays
         self._noticed = noticed
         self._machine = machine
@@ -141,9 +138,7 @@ class Recorder:
         try:
             await reconcile(RECORD, self.once, self._bulkhead, wakeup=self._wakeup, retry=retry)
         finally:
-            await self._in_thread(
-                partial(self._close, self._book.waiting(), self._machines.waiting(), self._stays.waiting())
-            )
+            await self._in_thread(partial(self._close, self._book.waiting(), self._stays.waiting()))
             self._thread.shutdown()
 
     async def once(self) -> float:
@@ -200,6 +195,14 @@ class Recorder:
         """
         return await self._in_thread(lambda: self._opened().read_machines(since, until))
 
+    async def read_pools(self, since: float, until: float) -> Mapping[JobName, Mapping[MachinePool, PoolTime]]:
+        """Returns what each job held in each pool, in the hours of `read_hours`.
+
+        Raises:
+            RecordError: It cannot be read now.
+        """
+        return await self._in_thread(lambda: self._opened().read_pools(since, until))
+
     async def read_capacity(self, job: JobName, since: float, until: float, most: int) -> JobCapacity:
         """Returns when a job wanted workers, and which hosts were there, between two instants (Unix seconds).
 
@@ -221,10 +224,9 @@ class Recorder:
             await self._in_thread(lambda: self._opened().sum_up(self._clock.now()))
 
     async def _write_ledger(self) -> None:
-        hours, machines, stays = self._book.waiting(), self._machines.waiting(), self._stays.waiting()
-        await self._in_thread(partial(self._write_hours, hours, machines, stays))
+        hours, stays = self._book.waiting(), self._stays.waiting()
+        await self._in_thread(partial(self._write_hours, hours, stays))
         self._book.written(hours)
-        self._machines.written(machines)
         self._stays.written(stays)
 
     def _seed(self, page: HistoryPage) -> None:
@@ -265,21 +267,21 @@ class Recorder:
             self._pending.popleft()
         return refused
 
-    def _write_hours(self, hours: LedgerHours, machines: MachineHours, stays: StayChanges) -> None:
-        self._opened().write_hours(hours, machines, self._writer)
+    def _write_hours(self, hours: LedgerChanges, stays: StayChanges) -> None:
+        self._opened().write_hours(hours.hours, hours.held, self._writer)
         self._opened().write_stays(stays, self._writer)
 
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
 
-    def _close(self, hours: LedgerHours, machines: MachineHours, stays: StayChanges) -> None:
+    def _close(self, hours: LedgerChanges, stays: StayChanges) -> None:
         if self._database is None:
             return
         with suppress(RecordError):  # The loop has said so.
             while self._pending:
                 self._write(0)
         with suppress(RecordError):
-            self._write_hours(hours, machines, stays)
+            self._write_hours(hours, stays)
         self._database.close()
 
     # What follows runs in the loop.

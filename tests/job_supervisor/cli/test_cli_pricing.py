@@ -80,7 +80,7 @@ def test_without_gpus_a_worker_has_a_machine_to_itself() -> None:
 
 
 def _ledger(monkeypatch: pytest.MonkeyPatch, *machines: HeldView) -> None:
-    async def ledger(_backend: HttpBackend, since: float, _until: float | None) -> LedgerView:
+    async def ledger(_backend: HttpBackend, since: float, _until: float | None, **_by: object) -> LedgerView:
         half = [replace(each, worker_seconds=each.worker_seconds / 2) for each in machines]
         seconds = {"training": 40 * _H, "stopping": 10 * _H}
         jobs = [LedgerJobView(job=JobName(name), worker_seconds=seconds, machines=half) for name in ("a", "b")]

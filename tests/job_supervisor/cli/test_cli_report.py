@@ -11,8 +11,9 @@ from job_supervisor.cli import compared
 from job_supervisor.cli.errors import CliExitCode
 from job_supervisor.cli.http_backend import HttpBackend
 from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ledger import HELD
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
-from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView
+from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView, PoolView
 from tests.job_supervisor.cli.cli_running import run
 from tests.testkit.serving import Served
 
@@ -25,7 +26,7 @@ _QUEUED = {"queued": 30 * _H, "paused": 2 * _H}
 def _ledger(monkeypatch: pytest.MonkeyPatch, counted: float, **jobs: Mapping[str, float]) -> None:
     """Has the supervisor answer with this ledger of ten hours."""
 
-    async def ledger(_backend: HttpBackend, since: float, _until: float | None) -> LedgerView:  # noqa: ARG001 - the answer has its own
+    async def ledger(_backend: HttpBackend, *_asked: object, **_by: object) -> LedgerView:
         views = [LedgerJobView(job=JobName(name), worker_seconds=dict(seconds)) for name, seconds in jobs.items()]
         return LedgerView(since=time.time() - 10 * _H, until=time.time(), counted_seconds=counted, jobs=views)
 
@@ -68,9 +69,9 @@ async def test_a_month_that_is_over(served: Served, tmp_path: Path, monkeypatch:
     asked = list[float | None]()
     read = HttpBackend.ledger
 
-    async def ledger(backend: HttpBackend, since: float, until: float | None) -> LedgerView:
+    async def ledger(backend: HttpBackend, since: float, until: float | None, *, by_pool: bool = False) -> LedgerView:
         asked.extend((since, until))
-        return await read(backend, since, until)
+        return await read(backend, since, until, by_pool=by_pool)
 
     monkeypatch.setattr(HttpBackend, "ledger", ledger)
     await served.peers.agents(["n1"])
@@ -235,3 +236,97 @@ async def test_the_ledger_of_a_supervisor_that_serves(served: Served, tmp_path: 
     assert said.json["counted_seconds"] > 0.0
     said = await run("report", "--data-dir", tmp_path, "--since", "1h")
     assert "no supervisor has counted" in said.out
+
+
+def _pool(name: str, price_class: str = "spot", went: int = 0, noticed: int = 0, **hours: float) -> PoolView:
+    cloud, zone, kind = name.split("/")
+    seconds = {account: spent * _H for account, spent in hours.items()}
+    return PoolView(
+        cloud=cloud,
+        zone=zone,
+        instance_type=kind,
+        price_class=price_class,
+        worker_seconds=seconds,
+        went=went,
+        noticed=noticed,
+    )
+
+
+def _in_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the supervisor answer with two jobs in three pools; of ten hours it does not know the pool."""
+    a, b, fixed = "aws/z1/p5", "aws/z2/p5", "aws/z1/c7"
+    jobs = [
+        LedgerJobView(
+            job=JobName("team/pytorchjob.bert"),
+            worker_seconds=_BERT,
+            pools=[
+                _pool(a, went=3, noticed=2, training=40, stopping=4, starting=3),
+                _pool(b, training=30, starting=2, leaving=1),
+                _pool(fixed, "on_demand"),
+            ],
+        ),
+        LedgerJobView(
+            job=JobName("team/mpijob.x"),
+            worker_seconds={"training": 10 * _H, "queued": 5 * _H},
+            pools=[_pool(a, went=1, noticed=1, training=10)],
+        ),
+    ]
+
+    async def ledger(_backend: HttpBackend, since: float, _until: float | None, *, by_pool: bool = False) -> LedgerView:
+        kept = jobs if by_pool else [LedgerJobView(job=job.job, worker_seconds=job.worker_seconds) for job in jobs]
+        return LedgerView(since=since, until=since + 10 * _H, counted_seconds=10 * _H, jobs=kept)
+
+    monkeypatch.setattr(HttpBackend, "ledger", ledger)
+
+
+@pytest.mark.usefixtures("served")
+async def test_what_was_held_in_each_pool_adds_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest first; what is known of no pool has a row, and a sentence that says why."""
+    _in_pools(monkeypatch)
+    said = await run("report", "--by", "pool", "--data-dir", tmp_path)
+    rows = {" ".join(line.split()[:1]): " ".join(line.split()[1:]) for line in said.out.splitlines()[2:8]}
+    assert rows == {
+        "POOL": "CLASS HELD WENT WITH NOTICE TRAINING LEAVING STOPPING STARTING",
+        "aws/z1/p5": "spot 57.0 h 4 3 87.7 % 0.0 % 7.0 % 5.3 %",
+        "aws/z2/p5": "spot 33.0 h 0 0 90.9 % 3.0 % 0.0 % 6.1 %",
+        "unknown": "unknown 10.0 h 0 0 100.0 % 0.0 % 0.0 % 0.0 %",
+        "aws/z1/c7": "on demand 0.0 h 0 0 - - - -",
+        "all": "100.0 h 4 3 90.0 % 1.0 % 4.0 % 5.0 %",
+    }
+    assert "In which pool 10.0 h were held is not known" in said.out
+    assert "was in no pool" in said.out
+    assert "compares one job" not in said.out
+    said = await run("report", "bert", "--by", "pool", "--limit", "1", "--data-dir", tmp_path)
+    assert [line.split()[0] for line in said.out.splitlines()[3:6]] == ["aws/z1/p5", "3", "all"]
+    said = await run("report", "--by", "pool", "--data-dir", tmp_path, "-o", "json")
+    first = said.json["pools"][0]
+    assert (first["instance_type"], first["went"], first["went_with_notice"]) == ("p5", 4, 3)
+    held = sum(sum(pool["worker_seconds"].values()) for pool in said.json["pools"])
+    total = said.json["total"]["worker_seconds"]
+    assert held == pytest.approx(sum(total[account] for account in HELD))
+
+
+@pytest.mark.usefixtures("served")
+async def test_the_jobs_of_a_kind_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _in_pools(monkeypatch)
+    said = await run("report", "--by", "kind", "--data-dir", tmp_path)
+    assert [line.split()[:3] for line in said.out.splitlines()[2:6]] == [
+        ["KIND", "WANTED", "TRAINING"],
+        ["pytorchjob", "100.0", "h"],
+        ["mpijob", "10.0", "h"],
+        ["all", "110.0", "h"],
+    ]
+    said = await run("report", "--by", "kind", "--data-dir", tmp_path, "-o", "json")
+    assert [kind["kind"] for kind in said.json["kinds"]] == ["pytorchjob", "mpijob"]
+    assert said.json["kinds"][0]["effective_training_time_ratio"] == pytest.approx({"at_least": 0.8, "at_most": 0.8})
+    assert "pools" not in said.json
+
+
+async def test_the_pools_of_a_supervisor_that_serves(served: Served, tmp_path: Path) -> None:
+    """The agents of the test name no machine."""
+    await served.peers.agents(["n1", "n2"])
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    said = await run("report", "--by", "pool", "--data-dir", tmp_path, "-o", "json")
+    [pool] = said.json["pools"]
+    assert (pool["zone"], pool["price_class"]) == ("", "unknown")
+    assert sum(pool["worker_seconds"].values()) > 0.0

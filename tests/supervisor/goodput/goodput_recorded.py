@@ -25,7 +25,6 @@ from supervisor.goodput.timeline import BEGIN
 from supervisor.observability.history import JobHistory
 from supervisor.observability.journal import Change, JobChanged, NoticeChanged
 from supervisor.observability.ledger.book import LedgerBook
-from supervisor.observability.ledger.machines import MachineBook
 from supervisor.observability.ledger.stays import StayBook
 from supervisor.observability.record.database import JobCapacity, file_url
 from supervisor.observability.record.recorder import Recorder, RecordLimits
@@ -66,7 +65,6 @@ class Leadership:
             limits=RecordLimits(days=1e6, entries=MOST),
             history=JobHistory(self.clock.now()),
             book=LedgerBook(self.clock),
-            machines=MachineBook(self.clock, lambda _job, _hosts: {}),
             stays=self.stays,
             noticed=lambda _job: self.noticed,
             machine=lambda _node: UNKNOWN_MACHINE,

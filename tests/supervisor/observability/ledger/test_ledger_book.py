@@ -61,7 +61,7 @@ def test_a_state_counts_until_the_next_one(clock: HandClock) -> None:
     clock.at += 5
     book.on_change(JobForgotten(suspended_job(), clock.now()))
     clock.at += 1000
-    hours = book.waiting()
+    hours = book.waiting().hours
     (of_job,) = [counted for hour, counted in hours.items() if hour.job == JOB]
     assert of_job == {Account.UNMEASURED: 640, Account.MISSING: 20, Account.WAITING: 30}
     (of_all,) = [counted for hour, counted in hours.items() if hour.job == NOBODY]
@@ -74,17 +74,18 @@ def test_what_was_written_is_not_waiting_and_what_was_not_stays(clock: HandClock
     clock.at += HOUR - 10
     hours = book.waiting()
     book.written(hours)
-    assert not [hour for hour in book.waiting() if hour not in hours]
+    assert not [hour for hour in book.waiting().hours if hour not in hours.hours]
     clock.at += 20
     unwritten = book.waiting()
     clock.at += 1
     again = book.waiting()
-    assert [(hour.begins - T0, hour.job) for hour in again] == [(0, NOBODY), (0, JOB), (HOUR, NOBODY), (HOUR, JOB)]
+    hours_waiting = [(hour.begins - T0, hour.job) for hour in again.hours]
+    assert hours_waiting == [(0, NOBODY), (0, JOB), (HOUR, NOBODY), (HOUR, JOB)]
     assert again != unwritten
     book.written(unwritten)
     clock.at += 0.5
     # The first hour was written as it is. The second has grown since.
-    assert {hour.begins - T0 for hour in book.waiting()} == {HOUR}
+    assert {hour.begins - T0 for hour in book.waiting().hours} == {HOUR}
 
 
 def test_what_is_counted_while_an_hour_is_written_is_written_the_next_time(clock: HandClock) -> None:
@@ -95,7 +96,7 @@ def test_what_is_counted_while_an_hour_is_written_is_written_the_next_time(clock
     clock.at += 20
     _change(book, suspended_job())
     book.written(hours)
-    counted = {hour.begins - T0: counted for hour, counted in book.waiting().items() if hour.job == JOB}
+    counted = {hour.begins - T0: counted for hour, counted in book.waiting().hours.items() if hour.job == JOB}
     assert counted[0.0] == {Account.UNMEASURED: 6 * HOUR}
 
 
@@ -115,7 +116,7 @@ def test_a_clock_that_is_set_adds_nothing(clock: HandClock, step: float) -> None
     clock.ahead += step
     clock.at += 60
     _change(book, running_job())
-    assert sum(sum(counted.values()) for hour, counted in book.waiting().items() if hour.job == JOB) == 720
+    assert sum(sum(counted.values()) for hour, counted in book.waiting().hours.items() if hour.job == JOB) == 720
 
 
 def test_without_a_database_the_earliest_hours_are_given_up_and_that_is_known(
@@ -125,8 +126,9 @@ def test_without_a_database_the_earliest_hours_are_given_up_and_that_is_known(
     monkeypatch.setattr(module, "MAX_WAITING", 5)
     book = _leading(clock, running_job())
     clock.at += 4 * HOUR
-    assert sorted({hour.begins - T0 for hour in book.waiting()}) == [2 * HOUR, 3 * HOUR]
-    assert sum(counted[Account.TRAINING] for hour, counted in book.waiting().items() if hour.job == NOBODY) == 2 * HOUR
+    assert sorted({hour.begins - T0 for hour in book.waiting().hours}) == [2 * HOUR, 3 * HOUR]
+    nobody = [counted for hour, counted in book.waiting().hours.items() if hour.job == NOBODY]
+    assert sum(counted[Account.TRAINING] for counted in nobody) == 2 * HOUR
 
 
 def test_sums_that_are_read_keep_no_more_hours_than_may_wait(clock: HandClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +175,7 @@ def test_the_ledger_equals_what_the_job_did_whoever_led(
             continue
         hours = book.waiting()
         if step is not LedgerEvent.NOT_WRITTEN:
-            database.write_hours(hours, {}, str(leader))
+            database.write_hours(hours.hours, hours.held, str(leader))
             book.written(hours)
         if step is LedgerEvent.NEXT_LEADER:
             book, leader = _leading(clock, job), leader + 1
@@ -191,4 +193,4 @@ def test_the_ledger_equals_what_the_job_did_whoever_led(
 def test_a_job_that_has_ended_costs_nothing(clock: HandClock) -> None:
     book = _leading(clock, observing(running_job(), running=False, result=Result.SUCCEEDED))
     clock.at += 100
-    assert {hour.job for hour in book.waiting()} == {NOBODY}
+    assert {hour.job for hour in book.waiting().hours} == {NOBODY}

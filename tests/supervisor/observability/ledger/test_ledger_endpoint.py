@@ -72,6 +72,7 @@ async def test_what_a_process_says_of_its_time_spoils_no_report_of_it(served: Se
         {"since": "inf"},
         {"since": "9e99"},
         {"since": "0", "jobs": "a"},
+        {"since": "0", "by": "zone"},
     ],
 )
 async def test_a_question_that_is_none_is_refused(served: Served, query: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""On which kinds of machines the workers of a job are held: as many seconds as the ledger says that it holds."""
+"""On which kinds of machines the workers of a job are held, and what they do there."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,34 +12,36 @@ from supervisor.domain.capacity import Machine, PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.ledger import HELD, Account, HeldOn
+from supervisor.domain.order import Worker
 from supervisor.observability.journal import JobChanged, JobForgotten
-from supervisor.observability.ledger.accounts import held_hosts
+from supervisor.observability.ledger.accounts import hosts_by_account
 from supervisor.observability.ledger.book import LedgerBook
 from supervisor.observability.ledger.hours import HOUR
-from supervisor.observability.ledger.machines import MachineBook
 from tests.supervisor.decide.decide_builders import first, running_job, suspended_job, waiting_job
 from tests.supervisor.observability.ledger.test_ledger_accounts import jobs
 from tests.supervisor.observability.ledger.test_ledger_book import JOB, HandClock
+from tests.supervisor.observability.ledger.test_ledger_words import TruthfulProcess
 
 _SPOT = HeldOn(cloud="aws", zone="a", instance_type="p5", price_class=PriceClass.SPOT, gpus=8.0)
 _FIXED = replace(_SPOT, price_class=PriceClass.ON_DEMAND)
 
 
-def _of(_job: JobName, hosts: Collection[Host]) -> Mapping[HeldOn, int]:
+def _of(_job: JobName, hosts: Collection[Host]) -> Mapping[Host, HeldOn]:
     """The first host is on demand."""
-    return Counter(_FIXED if host == min(first(9)) else _SPOT for host in hosts)
+    return {host: _FIXED if host == min(first(9)) else _SPOT for host in hosts}
 
 
-def _held(book: MachineBook) -> dict[HeldOn, float]:
+def _held(book: LedgerBook) -> dict[HeldOn, float]:
     found = Counter[HeldOn]()
-    for counted in book.waiting().values():
-        found.update(counted)
+    for counted in book.waiting().held.values():
+        for (_, on), seconds in counted.items():
+            found[on] += seconds  # type: ignore[assignment]
     return dict(found)
 
 
 def test_each_kind_of_machine_is_counted_while_it_is_held() -> None:
     clock = HandClock()
-    book = MachineBook(clock, _of)
+    book = LedgerBook(clock, _of)
     book.begin([running_job()])
     clock.at += 10
     book.on_change(JobChanged(None, suspended_job(), clock.now()))
@@ -58,7 +60,7 @@ def test_each_kind_of_machine_is_counted_while_it_is_held() -> None:
 def test_a_machine_that_is_not_known_yet_is_looked_at_again() -> None:
     """Its agent may connect after the job has begun to run."""
     clock, known = HandClock(), HeldOn()
-    book = MachineBook(clock, lambda _job, hosts: {known: len(hosts)})
+    book = LedgerBook(clock, lambda _job, hosts: dict.fromkeys(hosts, known))
     book.begin([running_job()])
     clock.at += 10
     known = _SPOT
@@ -70,11 +72,11 @@ def test_a_machine_that_is_not_known_yet_is_looked_at_again() -> None:
 def test_machines_are_looked_at_only_if_the_hosts_have_changed() -> None:
     clock, looks = HandClock(), list[Collection[Host]]()
 
-    def look(_job: JobName, hosts: Collection[Host]) -> Mapping[HeldOn, int]:
+    def look(_job: JobName, hosts: Collection[Host]) -> Mapping[Host, HeldOn]:
         looks.append(hosts)
-        return {_SPOT: len(hosts)}
+        return dict.fromkeys(hosts, _SPOT)
 
-    book = MachineBook(clock, look)
+    book = LedgerBook(clock, look)
     book.begin([running_job()])
     for job in (running_job(), running_job(workers=3), running_job(workers=3)):
         clock.at += 10
@@ -84,19 +86,54 @@ def test_machines_are_looked_at_only_if_the_hosts_have_changed() -> None:
     assert _held(book) == {_SPOT: 150}
 
 
-@given(states=st.lists(st.tuples(jobs(), st.floats(0.125, 500)), min_size=1, max_size=6))
-def test_it_is_as_much_as_the_ledger_says_is_held(states: list[tuple[SupervisedJob, float]]) -> None:
+_STATE = st.tuples(jobs(), st.floats(0.125, 500), st.none() | st.floats(0, 1))
+
+
+@given(states=st.lists(_STATE, min_size=1, max_size=6))
+def test_the_accounts_of_all_machines_are_those_of_the_ledger(
+    states: list[tuple[SupervisedJob, float, float | None]],
+) -> None:
+    """Account by account, of what is held, whatever a process says; of what is not held no machine is known."""
     clock = HandClock()
-    ledger, machines = LedgerBook(clock), MachineBook(clock, _of)
-    for job, seconds in states:
-        for book in (ledger, machines):
-            book.on_change(JobChanged(None, job, clock.now()))
+    book, process = LedgerBook(clock, _of), TruthfulProcess("p", 0, 0)
+    for job, seconds, saving in states:
+        book.on_change(JobChanged(None, job, clock.now()))
         clock.at += seconds
-    total = Counter[Account]()
-    for hour, counted in ledger.waiting().items():
-        if hour.job == JOB:
-            total.update(counted)
-    assert sum(_held(machines).values()) == pytest.approx(sum(total[account] for account in HELD), abs=1e-3)
+        process.spend(Account.SAVING, seconds * (saving or 0.0))
+        process.seconds = clock.at
+        if saving is not None:
+            book.on_spent(Worker("p", job.id, 1, Host("host"), 0), process.words())
+    changes, total, held = book.waiting(), Counter[Account](), Counter[Account]()
+    for hour, counted in changes.hours.items():
+        total.update({account: seconds for account, seconds in counted.items() if hour.job == JOB and account in HELD})
+    for counted_on in changes.held.values():
+        for (account, _), seconds in counted_on.items():
+            held[account] += seconds  # type: ignore[assignment]
+    assert dict(held) == pytest.approx(dict(total), abs=1e-3)
+
+
+def test_what_a_process_says_holds_for_all_machines_of_its_run() -> None:
+    """And for no machine that the run had before."""
+    clock, process = HandClock(), TruthfulProcess("p", 0, 0)
+    book = LedgerBook(clock, _of)
+    book.begin([running_job(workers=1)])
+    clock.at += 100
+    book.on_change(JobChanged(None, running_job(workers=3), clock.now()))
+    clock.at += 100
+    process.spend(Account.SAVING, 30.0)
+    process.make_step()
+    process.seconds = 100.0
+    book.on_spent(Worker("p", running_job().id, 1, Host("host"), 0), process.words())
+    [counted] = [counted for hour, counted in book.waiting().held.items() if hour.job == JOB]
+    assert {key: seconds for key, seconds in counted.items() if seconds} == pytest.approx(
+        {
+            (Account.UNMEASURED, _FIXED): 100,
+            (Account.SAVING, _FIXED): 30,
+            (Account.TRAINING, _FIXED): 70,
+            (Account.SAVING, _SPOT): 60,
+            (Account.TRAINING, _SPOT): 140,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,4 +155,4 @@ def test_no_worker_has_fewer_than_no_gpus(asked: float | None, gpus: float | Non
 
 
 def test_a_job_that_waits_holds_nothing() -> None:
-    assert not held_hosts(waiting_job())
+    assert not any(hosts_by_account(waiting_job()).values())

@@ -1,13 +1,15 @@
 """The hosts that were there for a job are noted as they come and go, also where a controller deletes their pods."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.ledger import HeldOn
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.stays import HostStay, MeasuredCosts
 from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
@@ -181,3 +183,24 @@ def test_a_job_whose_hosts_come_and_go_drops_nothing_of_another_job(monkeypatch:
         assert len(changes.spans) + len(changes.stays) <= 40
     assert [(span.begins, span.ends) for (job, _), span in changes.spans.items() if job == "quiet"] == [(T0, T0 + 1995)]
     assert [host for job, host, _ in changes.stays if job == "quiet"] == ["n1", "n2", "n3"]
+
+
+def test_a_stay_names_the_pool_of_its_machine() -> None:
+    """As soon as that is known, also in the stay after a notice that is withdrawn. Then nobody looks again."""
+    told, looks = _Told(running_job(workers=2)), list[Collection[Host]]()
+    on = HeldOn(cloud="aws", zone="a", instance_type="p5")
+
+    def look(_job: JobName, asked: Collection[Host]) -> Mapping[Host, HeldOn]:
+        looks.append(asked)
+        return dict.fromkeys(asked, on)
+
+    told.book.held_on = look
+    assert {stay.pool for stay in told.stays.values()} == {on.pool}
+    on = replace(on, price_class=PriceClass.SPOT)
+    assert {stay.pool for stay in told.stays.values()} == {on.pool}
+    told.announces(10, _notice(10))
+    told.announces(40, replace(_notice(10), state=NoticeState.WITHDRAWN, ended_at=T0 + 40))
+    assert told.stays["n1", 40].pool == on.pool
+    assert looks == [hosts(1, 2)] * 2
+    told.changes(50, hosts=hosts(1, 2, 3))
+    assert (told.stays["n3", 50].pool, looks[2:]) == (on.pool, [hosts(3)])

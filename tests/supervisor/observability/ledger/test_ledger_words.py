@@ -65,7 +65,7 @@ def _worker(process: str, rank: int | None = 0) -> Worker:
 
 def _counted(book: LedgerBook, job: JobName = _JOB.name) -> dict[Account, float]:
     total = Counter[Account]()
-    for hour, counted in book.waiting().items():
+    for hour, counted in book.waiting().hours.items():
         if hour.job == job:
             total.update(counted)
     return {account: seconds for account, seconds in total.items() if seconds > _NOISE}
@@ -208,7 +208,7 @@ def test_a_word_that_comes_after_its_hour_was_written_changes_that_hour() -> Non
     process.make_step()
     process.seconds = 60.0
     book.on_spent(_worker("p"), process.words())
-    hours = {hour.begins: counted for hour, counted in book.waiting().items() if hour.job == _JOB.name}
+    hours = {hour.begins: counted for hour, counted in book.waiting().hours.items() if hour.job == _JOB.name}
     assert [sum(counted.values()) for counted in hours.values()] == [180, 180]
     assert all(counted.get(Account.UNMEASURED, 0.0) == 0 for counted in hours.values())
 
@@ -223,7 +223,7 @@ def test_a_word_that_comes_much_later_does_not_begin_a_written_hour_anew() -> No
     clock.at += 1000
     book.written(book.waiting())
     book.on_spent(_worker("p"), replace(process.words(), seconds=1000.0))
-    (counted,) = [counted for hour, counted in book.waiting().items() if hour.job == _JOB.name]
+    (counted,) = [counted for hour, counted in book.waiting().hours.items() if hour.job == _JOB.name]
     assert sum(counted.values()) == pytest.approx(_WORKERS * 970)
     assert counted[Account.UNMEASURED] == pytest.approx(0.0, abs=_NOISE)
 

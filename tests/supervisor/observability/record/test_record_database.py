@@ -1,7 +1,9 @@
 """The record's database, as an SQLite file and in a real PostgreSQL."""
 
 import math
+import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from random import Random
 
 import pytest
 
-from supervisor.domain.capacity import PriceClass
+from supervisor.domain.capacity import MachinePool, PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
@@ -19,6 +21,7 @@ from supervisor.observability.ledger.stays import StayChanges
 from supervisor.observability.record.database import (
     HistoryPosition,
     HistoryQuery,
+    PoolTime,
     RecordDatabase,
     RecordError,
     UnwritableError,
@@ -185,15 +188,72 @@ _SPOT = HeldOn(cloud="acs", zone="b", instance_type="gn7i", price_class=PriceCla
 
 
 def test_what_is_held_on_each_kind_of_machine_is_kept_likewise(database: RecordDatabase) -> None:
-    """Also with a number of GPUs that is unknown, which is not none."""
+    """Also with a number of GPUs that is unknown, which is not none; and by pool and account."""
     job, hour = JobName("bert"), LedgerHour(_HOUR, JobName("bert"))
     unknown, none = HeldOn(), HeldOn(gpus=0.0)
-    database.write_hours({}, {hour: {_SPOT: 10.0, unknown: 5.0, none: 1.0}}, "one")
-    database.write_hours({hour: {Account.TRAINING: 1.0}}, {hour: {_SPOT: 12.0, unknown: 5.0}}, "one")
-    database.write_hours({}, {hour: {_SPOT: 3.0, none: 1.0}}, "two")
+    training, joining = Account.TRAINING, Account.JOINING
+    database.write_hours({}, {hour: {(training, _SPOT): 10.0, (training, unknown): 5.0, (joining, none): 1.0}}, "one")
+    held = {(training, _SPOT): 8.0, (joining, _SPOT): 4.0, (training, unknown): 5.0}
+    database.write_hours({hour: {Account.TRAINING: 1.0}}, {hour: held}, "one")
+    database.write_hours({}, {hour: {(training, _SPOT): 3.0, (training, none): 1.0}}, "two")
     assert database.read_machines(_HOUR, _HOUR + 1) == {job: {_SPOT: 15.0, unknown: 5.0, none: 1.0}}
+    assert database.read_pools(_HOUR, _HOUR + 1) == {
+        job: {_SPOT.pool: PoolTime({training: 11.0, joining: 4.0}), MachinePool(): PoolTime({training: 6.0})}
+    }
     database.prune(_HOUR + 1, 10)
     assert not database.read_machines(0.0, _HOUR + 3600)
+    assert not database.read_pools(0.0, _HOUR + 3600)
+
+
+def test_the_goings_of_hosts_are_counted_by_pool(database: RecordDatabase) -> None:
+    """In the hours of the question; an unknown pool has its own."""
+    ended = HostStay(host=Host("a"), begins=_HOUR, ends=_HOUR + 9, gone=True, pool=_SPOT.pool)
+    stays = [
+        ended,
+        replace(ended, host=Host("b"), noticed=_HOUR + 1),
+        replace(ended, host=Host("c"), gone=False),
+        replace(ended, host=Host("d"), ends=None, gone=False),
+        replace(ended, host=Host("e"), pool=None),
+        replace(ended, host=Host("f"), ends=_HOUR + 3600),
+    ]
+    database.write_stays(_changes(_HOUR, *stays), "one")
+    assert database.read_pools(_HOUR, _HOUR + 3600) == {
+        _JOB: {_SPOT.pool: PoolTime({}, went=2, noticed=1), MachinePool(): PoolTime({}, went=1)}
+    }
+    assert {stay.pool for stay in database.read_capacity(_JOB, 0.0, math.inf, 10).stays} == {_SPOT.pool, None}
+
+
+def test_a_database_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) -> None:
+    """Its stays name no pool. The earlier version can still write it, as nothing new has to have a value."""
+    url = file_url(tmp_path / "record.sqlite")
+    RecordDatabase.open(url).close()
+    with sqlite3.connect(tmp_path / "record.sqlite") as file:
+        for part in ("cloud", "zone", "instance_type", "price_class"):
+            file.execute(f"ALTER TABLE host_stays DROP COLUMN {part}")
+        for table in ("pool_hours", "pool_days"):
+            file.execute(f"DROP TABLE {table}")
+        earlier = "INSERT INTO host_stays (job, begins, host, writer, ends, gone) VALUES ('bert', ?, ?, 'one', ?, 1)"
+        file.execute(earlier, (_HOUR, "a", _HOUR + 9))
+    database = RecordDatabase.open(url)
+    database.write_stays(_changes(_HOUR, HostStay(host=Host("b"), begins=_HOUR, pool=_SPOT.pool)), "two")
+    with sqlite3.connect(tmp_path / "record.sqlite") as file:
+        file.execute(earlier, (_HOUR, "c", _HOUR + 9))
+    file.close()
+    found = {stay.host: stay.pool for stay in database.read_capacity(_JOB, 0.0, math.inf, 10).stays}
+    assert found == {"a": None, "b": _SPOT.pool, "c": None}
+    assert database.read_pools(_HOUR, _HOUR + 3600) == {_JOB: {MachinePool(): PoolTime({}, went=2)}}
+    database.close()
+
+
+def test_pools_have_a_bound_of_their_own(database: RecordDatabase) -> None:
+    """A job on many kinds of machines shortens what is known of pools, and not the ledger."""
+    for number in range(3):
+        hour = LedgerHour(_HOUR + 3600 * number, _JOB)
+        kinds = {(Account.TRAINING, replace(_SPOT, zone=str(zone))): 1.0 for zone in range(4)}
+        database.write_hours({hour: {Account.TRAINING: 4.0}}, {hour: kinds}, "one")
+    database.prune(0.0, 8)
+    assert database.read_hours(0.0, math.inf) == {_JOB: {Account.TRAINING: 12.0}}
+    assert sum(sum(each.worker_seconds.values()) for each in database.read_pools(0.0, math.inf)[_JOB].values()) == 8.0
 
 
 _DAYS = 5
@@ -215,7 +275,7 @@ def test_days_that_are_summed_up_read_the_same_as_their_hours(database: RecordDa
         counted, writer = {random.choice(list(Account)): random.uniform(1, 9)}, random.choice("xy")
         seconds = sum(counted.values())
         [account] = counted
-        database.write_hours({hour: counted}, {hour: {_held_for(account): seconds}}, writer)
+        database.write_hours({hour: counted}, {hour: {(account, _held_for(account)): seconds}}, writer)
         truth.setdefault(hour, {})[writer] = counted
         if random.random() < 0.5:
             database.sum_up(_MIDNIGHT + random.uniform(2, _DAYS + 1) * _DAY)
@@ -251,6 +311,12 @@ def _assert_reads(
         of_kinds, kind = held.setdefault(job, {}), _held_for(account)
         of_kinds[kind] = of_kinds.get(kind, 0.0) + seconds
     assert database.read_machines(since, until) == {job: pytest.approx(kinds) for job, kinds in held.items()}
+    by_pool = {job: Counter[Account]() for job in jobs}
+    for job, pools in database.read_pools(since, until).items():
+        for pool, time in pools.items():
+            assert {_held_for(account).pool for account in time.worker_seconds} == {pool}
+            by_pool[job].update(time.worker_seconds)
+    assert by_pool == {job: pytest.approx(counted) for job, counted in jobs.items()}
 
 
 def _held_for(account: Account) -> HeldOn:

@@ -16,7 +16,6 @@ from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.observability.history import HistoryEntry, JobHistory
 from supervisor.observability.journal import JobChanged
 from supervisor.observability.ledger.book import LedgerBook
-from supervisor.observability.ledger.machines import MachineBook
 from supervisor.observability.ledger.stays import StayBook
 from supervisor.observability.record import recorder as module
 from supervisor.observability.record.database import HistoryQuery, RecordDatabase, RecordError, file_url
@@ -35,7 +34,6 @@ def _recorder(path: Path, history: JobHistory | None = None, book: LedgerBook | 
         limits=RecordLimits(**{"days": 1e6, "entries": 1000, **limits}),
         history=history or JobHistory(clock.now()),
         book=book or LedgerBook(clock),
-        machines=MachineBook(clock, lambda _job, _hosts: {}),
         stays=StayBook(clock),
         noticed=lambda _job: {},
         machine=lambda _node: UNKNOWN_MACHINE,
