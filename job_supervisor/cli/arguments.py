@@ -281,7 +281,7 @@ def _add_plan(commands: Any, common: SuggestingParser) -> None:
     )
     plan.add_argument("job", metavar="JOB", help="one job, also one that is gone")
     _add_span(plan)
-    options: tuple[tuple[str, str, Callable[[str], float], str, str], ...] = (
+    options: tuple[tuple[str, str, Callable[[str], float | str], str, str], ...] = (
         ("--min-workers", "least", _count, "N", "the fewest workers with which it trains"),
         ("--max-workers", "most", _count, "N", "the workers that it wants, no more than before"),
         ("--lead", "lead", _seconds, "DURATION", "how long before a host goes its notice comes"),
@@ -289,6 +289,7 @@ def _add_plan(commands: Any, common: SuggestingParser) -> None:
         ("--checkpoint-every", "save_every", _ago, "DURATION", "how often it saves without a notice"),
         ("--checkpoint", "checkpoint", _seconds, "DURATION", "how long a checkpoint takes"),
         ("--restart", "restart", _seconds, "DURATION", "from a start of all processes to their first step"),
+        ("--pool", "pool", str, "CLOUD/ZONE/TYPE", "hosts that last as long as those of that capacity pool did"),
     )
     for option, name, read, unit, text in options:
         plan.add_argument(option, dest=name, type=read, action="append", metavar=unit, help=text)

@@ -19,6 +19,7 @@ from supervisor.observability.views import (
     LeaderView,
     LedgerView,
     NoticeView,
+    PoolCapacityView,
 )
 
 STREAMS_UNSEEN = (
@@ -204,6 +205,9 @@ class Backend(ReadableBackend, Protocol):
 
     async def capacity(self, job: JobName, since: float, until: float | None) -> CapacityView | None:
         """Reads which hosts were there for a job between two instants; None if the backend cannot know."""
+
+    async def pool_capacity(self, pool: str, since: float, until: float | None) -> PoolCapacityView:
+        """Reads which hosts of a pool (`CLOUD/ZONE/TYPE`) were there for any job between two instants."""
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves `node/NAME`, `pod/NAME` or `NAME`."""

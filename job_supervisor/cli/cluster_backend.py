@@ -31,7 +31,7 @@ from supervisor.cluster.requests import NODE_EVENTS_NAMESPACE, ClusterRequests, 
 from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
-from supervisor.observability.views import CapacityView, LedgerView
+from supervisor.observability.views import CapacityView, LedgerView, PoolCapacityView
 from supervisor.store.codec import JOBS, NOTICES, StoredRecord, read_job, read_notice
 
 _CALL_SECONDS = 10.0
@@ -162,6 +162,10 @@ class ClusterBackend:
     async def capacity(self, job: JobName, since: float, until: float | None) -> CapacityView | None:  # noqa: ARG002 - as above
         """Returns None, for the same reason."""
         return None
+
+    async def pool_capacity(self, pool: str, since: float, until: float | None) -> PoolCapacityView:  # noqa: ARG002 - as above
+        """Raises UnknownError, for the same reason."""
+        raise errors.UnknownError(f"No object of the cluster has the hosts of {pool} that were there.")
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves a subject. A bare name means a node if there is one of that name, else a pod."""

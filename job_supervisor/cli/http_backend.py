@@ -20,7 +20,7 @@ from servicekit.kubernetes.client import Resource
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import SubjectKind
-from supervisor.observability.views import CapacityView, JobView, LedgerView
+from supervisor.observability.views import CapacityView, JobView, LedgerView, PoolCapacityView
 
 _PATIENCE_SECONDS = 10.0
 _NODE, _POD = "node/", "pod/"
@@ -177,6 +177,10 @@ class HttpBackend:
             return await self._call("GET", f"/v1/capacity?{query}", None, CapacityView)
         except UnknownCallError:
             return None
+
+    async def pool_capacity(self, pool: str, since: float, until: float | None) -> PoolCapacityView:
+        query = f"{urlencode({'pool': pool})}&{_between(since, until)}"
+        return await self._call("GET", f"/v1/capacity?{query}", None, PoolCapacityView)
 
     async def subject(self, text: str) -> DrillSubject:
         """Resolves a node. The supervisor checks later whether it knows an agent of that name."""

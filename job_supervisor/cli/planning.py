@@ -4,6 +4,7 @@ import argparse
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.compared import MOST_WORK, measured_costs, work
@@ -12,6 +13,7 @@ from job_supervisor.cli.output import Block, Table, duration, job_names, listed,
 from supervisor.domain.ids import JobName
 from supervisor.domain.worker_time import percent, share
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
+from supervisor.goodput.pools import PoolError, PoolHistory, pool_history
 from supervisor.goodput.rebuilt import rebuilt
 from supervisor.goodput.whatif import WhatIf, checkpoint_interval, losses, planned
 
@@ -21,7 +23,7 @@ _WORK_OF_A_SAVE = 1.0
 """As much as a change of hosts for one worker: 100,000 took a minute."""
 _HOUR = 3600.0
 
-_NAMES: Mapping[str, Callable[[float], str]] = {
+_NAMES: Mapping[str, Callable[[Any], str]] = {
     "least": lambda value: f"a minimum of {value:g} workers",
     "most": lambda value: f"{value:g} workers wanted",
     "lead": lambda value: f"notices {duration(value)} ahead",
@@ -30,6 +32,7 @@ _NAMES: Mapping[str, Callable[[float], str]] = {
     "checkpoint": lambda value: f"checkpoints of {value:g} s",
     "restart": lambda value: f"restarts of {value:g} s",
     "in_process": lambda value: "changes in process" if value else "changes by restarts",
+    "pool": lambda pool: f"hosts of {pool.name}",
 }
 
 
@@ -56,6 +59,7 @@ class FoundPlan:
         interval: The best time between two checkpoints by these, in seconds; None if there were none.
         costs: The costs that were used.
         measured: Those of them that the job's processes have measured; the others are assumed.
+        pools: The pools whose hosts a row has.
         changes_in_process: Whether a row has changes of hosts in process.
     """
 
@@ -66,6 +70,7 @@ class FoundPlan:
     interval: float | None
     costs: GoodputCosts
     measured: Sequence[str]
+    pools: Sequence[PoolHistory] = ()
     changes_in_process: bool = False
 
 
@@ -77,6 +82,7 @@ async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
         NotNowError: The supervisor is too old to know.
         CliUsageError: It would take too long, or needs hosts that were not there.
     """
+    pools = [await _pool(backend, name, given) for name in given.pool or ()]
     name = await _job(backend, given)
     seen = await backend.capacity(name, given.since, given.until)
     if seen is None:
@@ -85,11 +91,15 @@ async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     if not cases:
         raise UnknownError(f"The record has none of the hosts of {given.job} in that time.")
     costs, measured = measured_costs(seen.spans)
-    changes = list(_changes(given))
+    changes = list(_changes({**vars(given), "pool": pools}))
     wanted = max(case.most for case in cases)
     if any(what.most is not None and what.most > wanted for what in changes):
         raise CliUsageError(f"{given.job} wanted {wanted} workers at most: of more hosts nothing is known.")
-    if work(cases) * (len(changes) + 2) + sum(_saves(what, cases, costs) for what in changes) > MOST_WORK:
+    try:
+        works = await asyncio.to_thread(lambda: [_work(what, cases, costs) for what in (WhatIf(), WhatIf(), *changes)])
+    except PoolError as error:
+        raise UnknownError(str(error)) from error
+    if sum(works) > MOST_WORK:
         raise CliUsageError("That would take minutes: choose a shorter --since, or fewer changes.")
     found = await asyncio.to_thread(_simulated, cases, costs, measured, changes)
     if given.output.for_people:
@@ -97,6 +107,11 @@ async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
     else:
         given.output.value(_for_programs(found, name), job_names([name]))
     return CliExitCode.DONE
+
+
+async def _pool(backend: Backend, name: str, given: argparse.Namespace) -> PoolHistory:
+    seen = await backend.pool_capacity(name, given.since, given.until)
+    return pool_history(name, seen.stays, seen.since, seen.until)
 
 
 async def _job(backend: Backend, given: argparse.Namespace) -> JobName:
@@ -110,9 +125,9 @@ async def _job(backend: Backend, given: argparse.Namespace) -> JobName:
     return found[0]
 
 
-def _changes(given: argparse.Namespace) -> Iterator[WhatIf]:
+def _changes(given: Mapping[str, Any]) -> Iterator[WhatIf]:
     """Yields each change alone, and then all together, if each has one value."""
-    values: dict[str, list[float]] = {name: getattr(given, name) or [] for name in _NAMES}
+    values: dict[str, list[Any]] = {name: given[name] or [] for name in _NAMES}
     for name, each in values.items():
         for value in each:
             yield _with({name: value})
@@ -121,12 +136,10 @@ def _changes(given: argparse.Namespace) -> Iterator[WhatIf]:
         yield _with(chosen)
 
 
-def _with(changed: Mapping[str, float]) -> WhatIf:
+def _with(changed: Mapping[str, Any]) -> WhatIf:
     """Returns a change of what is named, with the types of its fields."""
-    whole: dict[str, int] = {name: int(changed[name]) for name in ("least", "most") if name in changed}
-    seconds = {name: value for name, value in changed.items() if name not in (*whole, "in_process")}
-    in_process = bool(changed["in_process"]) if "in_process" in changed else None
-    return WhatIf(**whole, **seconds, in_process=in_process)  # type: ignore[arg-type]
+    whole = {name: int(changed[name]) for name in ("least", "most") if name in changed}
+    return WhatIf(**{**changed, **whole})
 
 
 def _name(what: WhatIf) -> str:
@@ -152,8 +165,13 @@ def _simulated(
         interval=interval,
         costs=costs,
         measured=measured,
+        pools=[what.pool for what in changes if what.pool is not None and what == WhatIf(pool=what.pool)],
         changes_in_process=any(what.in_process for what in changes),
     )
+
+
+def _work(what: WhatIf, cases: Sequence[GoodputCase], costs: GoodputCosts) -> float:
+    return work([what.case(case, _SEED) for case in cases]) + _saves(what, cases, costs)
 
 
 def _saves(what: WhatIf, cases: Sequence[GoodputCase], costs: GoodputCosts) -> float:
@@ -169,7 +187,7 @@ def _row(what: WhatIf, cases: Sequence[GoodputCase], costs: GoodputCosts) -> Pla
     score: Score = planned(what, cases, costs, _SEED)
     return PlanRow(
         what=_name(what),
-        wanted=sum(what.case(case).most * case.schedule.seconds for case in cases),
+        wanted=sum(what.case(case, _SEED).most * case.schedule.seconds for case in cases),
         trained=score.useful * costs.step,
         restarts=score.restarts,
         steps_lost=score.steps_lost,
@@ -199,6 +217,7 @@ def _for_people(found: FoundPlan) -> list[Block]:
         Table(heads, rows),
         "",
         _interval(found),
+        *(_drawn(pool) for pool in found.pools),
         f"All rows are simulated, with {_costs(found)}, unless a row says otherwise.",
     ]
 
@@ -210,6 +229,15 @@ def _interval(found: FoundPlan) -> str:
     return (
         f"The best time between two checkpoints is {duration(found.interval)}: the square root of 2 times {between} "
         f"between two sudden losses times {found.costs.checkpoint:g} s for a checkpoint (Young, 1974)."
+    )
+
+
+def _drawn(pool: PoolHistory) -> str:
+    lives, gaps = pool.lives, pool.gaps
+    came = f"{len(gaps.ended)} times another one came" if gaps.ended else "no other one came"
+    return (
+        f"Hosts of {pool.name} are drawn at random from the {len(lives)} that were there for jobs: {len(lives.ended)} "
+        f"of them went, and {came}. Each lasts as long as one of them, with its notice, and goes by itself."
     )
 
 
@@ -232,6 +260,15 @@ def _for_programs(found: FoundPlan, job: JobName) -> object:
         "gone_suddenly": found.sudden,
         "checkpoint_interval": found.interval,
         "measured": [*found.measured],
+        "pools": [
+            {
+                "pool": pool.name,
+                "hosts": len(pool.lives),
+                "went": len(pool.lives.ended),
+                "another_came": len(pool.gaps.ended),
+            }
+            for pool in found.pools
+        ],
         "rows": [
             {
                 "if": row.what,

@@ -8,7 +8,16 @@ from itertools import pairwise
 from supervisor.domain.ids import Host
 from supervisor.domain.stays import HostStay, WantedSpan
 from supervisor.goodput.model import GoodputCase
-from supervisor.goodput.schedule import AddNode, KillNode, Node, ReclaimSchedule, ScheduledNotice, Step, Withdraw
+from supervisor.goodput.schedule import (
+    AddNode,
+    KillNode,
+    Node,
+    ReclaimSchedule,
+    ScheduledNotice,
+    Step,
+    Withdraw,
+    in_order,
+)
 
 FAILOVER_SECONDS = 60.0
 """A time without a supervisor that counts as if nothing had happened in it: a failover takes seconds."""
@@ -16,11 +25,9 @@ FAILOVER_SECONDS = 60.0
 ASSUMED_LEAD_SECONDS = 120.0
 """For a notice that named no time, about a host that stayed."""
 
-_ORDER = (KillNode, Withdraw, AddNode, ScheduledNotice)
-
 
 @dataclass(frozen=True, slots=True)
-class _Presence:
+class Presence:
     """A time in which a host was there, over several stays of it."""
 
     host: Host
@@ -49,9 +56,9 @@ def rebuilt(
         since: Unix seconds. What was before is left out.
         until: Likewise what came after.
     """
-    presences = list(_presences(stays))
+    there = list(presences(stays))
     return [
-        GoodputCase(name=f"{part.begins:.0f}", schedule=_schedule(part, presences), least=part.least, most=part.most)
+        GoodputCase(name=f"{part.begins:.0f}", schedule=_schedule(part, there), least=part.least, most=part.most)
         for part in _joined(spans, since, until)
         if part.ends > part.begins
     ]
@@ -78,7 +85,7 @@ def _follows(part: WantedSpan, span: WantedSpan) -> bool:
     return (part.least, part.most) == (span.least, span.most) and span.begins - part.ends <= FAILOVER_SECONDS
 
 
-def _presences(stays: Iterable[HostStay]) -> Iterator[_Presence]:
+def presences(stays: Iterable[HostStay]) -> Iterator[Presence]:
     """Joins the stays of each host between which it did not go."""
     by_host: dict[Host, list[HostStay]] = {}
     for stay in sorted(stays, key=lambda stay: (stay.begins, _end(stay))):
@@ -87,21 +94,20 @@ def _presences(stays: Iterable[HostStay]) -> Iterator[_Presence]:
         joined = of_host[:1]
         for before, stay in pairwise(of_host):
             if before.gone or stay.begins - _end(before) > FAILOVER_SECONDS:
-                yield _Presence(host, joined)
+                yield Presence(host, joined)
                 joined = []
             joined = [*joined, stay]
-        yield _Presence(host, joined)
+        yield Presence(host, joined)
 
 
-def _schedule(part: WantedSpan, presences: Iterable[_Presence]) -> ReclaimSchedule:
-    there = [each for each in presences if each.ends > part.begins and each.begins < part.ends]
+def _schedule(part: WantedSpan, known: Iterable[Presence]) -> ReclaimSchedule:
+    there = [each for each in known if each.ends > part.begins and each.begins < part.ends]
     present = tuple(Node(each.host) for each in there if each.begins <= part.begins)
-    steps = [step for each in there for step in _steps(each, part)]
-    steps.sort(key=lambda step: (step.at, _ORDER.index(type(step)), step.node))
-    return ReclaimSchedule(present, tuple(steps), part.ends - part.begins)
+    steps = in_order(step for each in there for step in _steps(each, part))
+    return ReclaimSchedule(present, steps, part.ends - part.begins)
 
 
-def _steps(presence: _Presence, part: WantedSpan) -> Iterator[Step]:
+def _steps(presence: Presence, part: WantedSpan) -> Iterator[Step]:
     """Yields what happens to a host within a part of the time."""
     node = Node(presence.host)
     if presence.begins > part.begins:

@@ -1,5 +1,6 @@
 """Capacity over time: which nodes are there, which come, and which go with how much notice."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NewType
 
@@ -42,6 +43,14 @@ class AddNode:
 
 
 Step = ScheduledNotice | Withdraw | KillNode | AddNode
+
+_ORDER: Sequence[type[Step]] = (KillNode, Withdraw, AddNode, ScheduledNotice)
+"""Of steps at one instant."""
+
+
+def in_order(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Returns steps in the order in which they happen. Those of one kind at one instant stay as they are."""
+    return tuple(sorted(steps, key=lambda step: (step.at, _ORDER.index(type(step)))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,24 @@
 """What a job would have made of its own history with another minimum, notice, window or way to save. Pure."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from supervisor.decide.policy import Policy
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
 from supervisor.goodput.policies import with_restarts
-from supervisor.goodput.schedule import AddNode, KillNode, Node, ReclaimSchedule, ScheduledNotice, Step, Withdraw
+from supervisor.goodput.pools import PoolHistory
+from supervisor.goodput.schedule import (
+    AddNode,
+    KillNode,
+    Node,
+    ReclaimSchedule,
+    ScheduledNotice,
+    Step,
+    Withdraw,
+    in_order,
+)
 from supervisor.goodput.supervised import supervised
-
-_ORDER: Sequence[type[Step]] = (KillNode, Withdraw, AddNode, ScheduledNotice)
-"""Of steps at one instant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +34,7 @@ class WhatIf:
         checkpoint: How many seconds a checkpoint takes.
         restart: How many seconds pass from a start of all processes to their first step.
         in_process: Whether the processes survive a change of hosts.
+        pool: The pool of whose hosts it would be.
     """
 
     least: int | None = None
@@ -37,13 +45,20 @@ class WhatIf:
     checkpoint: float | None = None
     restart: float | None = None
     in_process: bool | None = None
+    pool: PoolHistory | None = None
 
-    def case(self, case: GoodputCase) -> GoodputCase:
-        """Returns the same time with another size, or with other notices."""
+    def case(self, case: GoodputCase, seed: int) -> GoodputCase:
+        """Returns the same time with another size, other hosts, or other notices. The seed decides which hosts.
+
+        Raises:
+            PoolError: Nothing can be drawn from what is known of the pool.
+        """
         most = case.most if self.most is None else self.most
         least = min(most, case.least if self.least is None else self.least)
-        schedule = case.schedule if self.lead is None else _with_lead(case.schedule, self.lead)
-        return replace(case, least=least, most=most, schedule=schedule)
+        found = replace(case, least=least, most=most)
+        if self.pool is not None:
+            found = self.pool.case(found, seed)
+        return found if self.lead is None else replace(found, schedule=_with_lead(found.schedule, self.lead))
 
     def costs(self, costs: GoodputCosts) -> GoodputCosts:
         """Returns the costs of such a job. By restarts, a change is a checkpoint and a restart."""
@@ -63,7 +78,7 @@ class WhatIf:
 
 def planned(what: WhatIf, cases: Iterable[GoodputCase], costs: GoodputCosts, seed: int) -> Score:
     """Returns what the supervisor would have made of the cases, together."""
-    scores = [supervised(what.case(case), what.costs(costs), seed, policy=what.policy()) for case in cases]
+    scores = [supervised(what.case(case, seed), what.costs(costs), seed, policy=what.policy()) for case in cases]
     return Score(
         useful=sum(score.useful for score in scores),
         steps_lost=sum(score.steps_lost for score in scores),
@@ -118,5 +133,4 @@ def _with_lead(schedule: ReclaimSchedule, lead: float) -> ReclaimSchedule:
             steps.append(replace(step, at=at, lead=goes[step] - at))
         else:
             steps.append(step)
-    steps.sort(key=lambda step: (step.at, _ORDER.index(type(step))))
-    return replace(schedule, steps=tuple(steps))
+    return replace(schedule, steps=in_order(steps))

@@ -38,6 +38,7 @@ from supervisor.observability.views import (
     LeaderView,
     LedgerJobView,
     LedgerView,
+    PoolCapacityView,
     PoolView,
 )
 from supervisor.refusals import Refusals
@@ -192,6 +193,16 @@ class StatusReader:
             job=job, since=since, until=until, spans=list(found.spans), stays=list(found.stays), cut=found.is_cut
         )
 
+    async def pool_capacity(self, pool: MachinePool, since: float, until: float) -> PoolCapacityView:
+        """Reads which hosts of a pool were there for any job, between two instants (Unix seconds).
+
+        Raises:
+            RecordError: The record cannot be read now.
+        """
+        found = await self.record.read_pool_stays(pool, since, until, MAX_STAYS)
+        stays = {job: list(of_job) for job, of_job in found.stays.items()}
+        return PoolCapacityView(pool=pool.name, since=found.since, until=until, stays=stays, cut=found.is_cut)
+
     def snapshot(self, jobs: Iterable[SupervisedJob] | None = None) -> status_view.StatusSnapshot:
         """Returns the state at this moment, of all jobs or of some, as immutable values."""
         snapshot, agents, now = self.live.snapshot(), dict(self.live.agents.by_node), self.live.now()
@@ -301,13 +312,17 @@ class StatusEndpoint:
         return web.json_response(body=msgspec.json.encode(view))
 
     async def capacity(self, request: web.Request) -> web.Response:
-        """Answers with the hosts that were there for a job between two instants; the query names them."""
+        """Answers with the hosts of a job or of a pool that were there between two instants; the query names them."""
         await require_principal(Viewer, request, self.authenticate)
-        since, until = _past(request.query, ["job", "since", "until"], self.reader.live.now())
-        if "job" not in request.query:
-            raise MalformedError("`job` must be given")
+        since, until = _past(request.query, ["job", "pool", "since", "until"], self.reader.live.now())
+        if ("job" in request.query) is ("pool" in request.query):
+            raise MalformedError("either `job` or `pool` must be given")
+        view: CapacityView | PoolCapacityView
         with _readable("capacity"):
-            view = await self.reader.capacity(JobName(request.query["job"]), since, until)
+            if "job" in request.query:
+                view = await self.reader.capacity(JobName(request.query["job"]), since, until)
+            else:
+                view = await self.reader.pool_capacity(_named_pool(request.query["pool"]), since, until)
         return web.json_response(body=msgspec.json.encode(view))
 
 
@@ -341,6 +356,17 @@ def _readable(what: str) -> Iterator[None]:
         yield
     except RecordError as error:
         raise StoreUnavailableError(f"the {what} cannot be read now: {error}") from error
+
+
+def _named_pool(text: str) -> MachinePool:
+    """Reads `CLOUD/ZONE/TYPE`."""
+    parts = text.split("/")
+    if len(parts) != len(_POOL_PARTS) or not all(parts):
+        raise MalformedError("`pool` must be CLOUD/ZONE/TYPE")
+    return MachinePool(**dict(zip(_POOL_PARTS, parts, strict=True)))  # type: ignore[arg-type]
+
+
+_POOL_PARTS = ("cloud", "zone", "instance_type")
 
 
 def _refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:

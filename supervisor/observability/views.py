@@ -399,6 +399,19 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
         return seconds if seconds > _UNCOUNTED_SECONDS else None
 
 
+class PoolCapacityView(msgspec.Struct, frozen=True, kw_only=True):
+    """Which hosts of a pool (`CLOUD/ZONE/TYPE`) were there between two instants, by the job that used them.
+
+    Stays have ends. `cut`: the earliest are left out, and `since` is when the last of these has ended.
+    """
+
+    pool: str
+    since: float
+    until: float
+    stays: dict[JobName, list[HostStay]]
+    cut: bool = False
+
+
 class CapacityView(msgspec.Struct, frozen=True, kw_only=True):
     """When a job wanted workers, and which hosts were there for it, between two instants. Stays have ends.
 

@@ -220,6 +220,18 @@ class PoolTime:
     noticed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class PoolCapacity:
+    """Which hosts of a pool were there, by job, in the order in which they ended. Every stay has an end.
+
+    `since`: nothing is left out that ended later. `is_cut`: there were more before.
+    """
+
+    stays: Mapping[JobName, Sequence[HostStay]]
+    since: float
+    is_cut: bool = False
+
+
 def file_url(path: Path) -> str:
     """Returns the URL of an SQLite file."""
     return URL.create("sqlite", database=str(path)).render_as_string()
@@ -423,6 +435,30 @@ class RecordDatabase:
             first = max((stay.ends for stay in found_stays[most:] if stay.ends is not None), default=since)
             found_spans = [span for span in found_spans if span.begins >= first]
         return JobCapacity(found_spans[:most][::-1], found_stays[:most][::-1], is_cut)
+
+    def read_pool_stays(self, pool: MachinePool, since: float, until: float, most: int) -> PoolCapacity:
+        """Returns which hosts of a pool, of whatever price class, were there between two instants (Unix seconds).
+
+        Args:
+            pool: The pool.
+            since: Stays that end later are wanted.
+            until: Likewise those that begin earlier.
+            most: The most stays.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        last = select(func.max(_spans.c.ends)).where(_spans.c.job == _stays.c.job, _spans.c.writer == _stays.c.writer)
+        ends = func.coalesce(_stays.c.ends, last.scalar_subquery()).label("until")
+        of_pool = [_stays.c[part] == getattr(pool, part) for part in _POOL if part != "price_class"]
+        wanted = select(_stays, ends).where(*of_pool, ends > since, _stays.c.begins < until)
+        wanted = wanted.order_by(ends.desc(), _stays.c.begins.desc(), _stays.c.job, _stays.c.host).limit(most + 1)
+        with _translated(), self._engine.connect() as connection:
+            rows = connection.execute(wanted).all()
+        found: dict[JobName, list[HostStay]] = {}
+        for row in reversed(rows[:most]):
+            found.setdefault(JobName(row.job), []).append(_stay(row))
+        return PoolCapacity(found, since if len(rows) <= most else max(since, rows[most].until), len(rows) > most)
 
     def prune(self, before: float, most: int) -> int:
         """Deletes the entries from before an instant (Unix seconds), and the earliest of more than `most`.

@@ -29,6 +29,7 @@ from supervisor.observability.record.database import (
     HistoryPage,
     HistoryQuery,
     JobCapacity,
+    PoolCapacity,
     PoolTime,
     RecordDatabase,
     RecordError,
@@ -211,6 +212,15 @@ class Recorder:
         """
         await self._write_ledger()
         return await self._in_thread(lambda: self._opened().read_capacity(job, since, until, most))
+
+    async def read_pool_stays(self, pool: MachinePool, since: float, until: float, most: int) -> PoolCapacity:
+        """Returns which hosts of a pool were there between two instants (Unix seconds), by job.
+
+        Raises:
+            RecordError: It cannot be read now.
+        """
+        await self._write_ledger()
+        return await self._in_thread(lambda: self._opened().read_pool_stays(pool, since, until, most))
 
     async def _keep_up(self) -> None:
         """Writes the ledger, prunes, and sums up days that are over, if it is time for that."""

@@ -9,7 +9,7 @@ from job_supervisor.cli.errors import CliExitCode
 from job_supervisor.cli.http_backend import HttpBackend
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
-from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView
+from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView, PoolCapacityView
 from tests.job_supervisor.cli.cli_running import run
 from tests.testkit.serving import Served
 
@@ -87,6 +87,58 @@ async def test_for_sudden_losses_the_best_interval_is_named_and_tried(history: l
     assert best["steps_lost"] < as_it_is["steps_lost"]
     said = await run("plan", "bert", "--data-dir", tmp_path)
     assert "between two sudden losses times 20 s for a checkpoint (Young, 1974)." in said.out
+
+
+def _pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the supervisor answer that hosts of `a/b/few` went twice, and those of other pools often."""
+
+    async def pool_capacity(_backend: HttpBackend, pool: str, since: float, _until: float | None) -> PoolCapacityView:
+        del since
+        often = 2 if pool == "a/b/few" else 20
+        stays = [
+            HostStay(host=Host("x"), begins=hour * _H, ends=hour * _H + 600.0, gone=True, noticed=hour * _H + 480.0)
+            for hour in range(often)
+        ]
+        return PoolCapacityView(pool=pool, since=0.0, until=30 * _H, stays={JobName("team/pytorchjob.gpt"): stays})
+
+    monkeypatch.setattr(HttpBackend, "pool_capacity", pool_capacity)
+
+
+@pytest.mark.usefixtures("history")
+async def test_another_pool_has_a_row_and_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hosts last ten minutes, of which an hour later another one comes; with notices ahead they are no better."""
+    _pools(monkeypatch)
+    said = await run("plan", "bert", "--data-dir", tmp_path, "--pool", "a/b/c", "--lead", "30s", "-o", "json")
+    shares = {row["if"]: row["effective_training_time_ratio"] for row in said.json["rows"]}
+    assert list(shares) == [
+        "as it is",
+        "notices 30 s ahead",
+        "hosts of a/b/c",
+        "notices 30 s ahead and hosts of a/b/c",
+    ]
+    assert shares["hosts of a/b/c"] < 0.3 < shares["as it is"]
+    assert said.json["pools"] == [{"pool": "a/b/c", "hosts": 20, "went": 20, "another_came": 19}]
+    said = await run("plan", "bert", "--data-dir", tmp_path, "--pool", "a/b/c")
+    assert (
+        "Hosts of a/b/c are drawn at random from the 20 that were there for jobs: 20 of them went, and 19 times "
+        "another one came." in said.out
+    )
+
+
+@pytest.mark.usefixtures("history")
+async def test_a_pool_of_which_too_little_is_known_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pools(monkeypatch)
+    said = await run("plan", "bert", "--data-dir", tmp_path, "--pool", "a/b/few")
+    assert (said.code, said.err.count("went 2 times in that time: it takes 10 times")) == (CliExitCode.UNKNOWN, 1)
+
+
+async def test_a_pool_is_asked_of_a_supervisor_that_serves(served: Served, tmp_path: Path) -> None:
+    await served.peers.agents(["n1", "n2"])
+    await served.peers.running("resnet", ["n1", "n2"], min_workers=1)
+    said = await run("plan", "resnet", "--data-dir", tmp_path, "--pool", "aws/a/p5")
+    assert (said.code, "went 0 times in that time" in said.err) == (CliExitCode.UNKNOWN, True)
+    said = await run("plan", "resnet", "--data-dir", tmp_path, "--pool", "p5")
+    assert "`pool` must be CLOUD/ZONE/TYPE" in said.err
 
 
 @pytest.mark.usefixtures("history")

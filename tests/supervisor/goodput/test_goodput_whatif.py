@@ -33,11 +33,11 @@ def test_as_it_is_it_does_what_the_supervisor_does(*, in_process: bool) -> None:
 
 def test_each_change_changes_what_it_names() -> None:
     what = WhatIf(least=3, most=9, window=2.5, save_every=60.0, checkpoint=7.0, restart=8.0, in_process=False)
-    case, costs, policy = what.case(_CASE), what.costs(_COSTS), what.policy()
+    case, costs, policy = what.case(_CASE, 1), what.costs(_COSTS), what.policy()
     assert (case.least, case.most, case.schedule) == (3, 9, _CASE.schedule)
     assert (costs.checkpoint, costs.restart, costs.save_every, costs.change) == (7.0, 8.0, 60.0, 15.0)
     assert policy.window_seconds == 2.5
-    assert WhatIf(most=2).case(_CASE).least == 2, "no job needs more than it wants"
+    assert WhatIf(most=2).case(_CASE, 1).least == 2, "no job needs more than it wants"
 
 
 def test_another_notice_comes_for_the_same_hosts() -> None:
@@ -54,7 +54,7 @@ def test_another_notice_comes_for_the_same_hosts() -> None:
         KillNode(300.0, n2),
         ScheduledNotice(400.0, n3, 9999.0, ""),
     )
-    changed = WhatIf(lead=120.0).case(GoodputCase(name="", schedule=schedule, least=1, most=5)).schedule
+    changed = WhatIf(lead=120.0).case(GoodputCase(name="", schedule=schedule, least=1, most=5), 1).schedule
     notices = {step.node: (step.at, step.lead) for step in changed.steps if isinstance(step, ScheduledNotice)}
     assert notices == {n0: (80.0, 120.0), n1: (160.0, 50.0), late: (100.0, 100.0), n3: (400.0, 9999.0)}
     assert [step for step in changed.steps if isinstance(step, KillNode)] == [

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.agreement import Purpose
 from supervisor.observability.ledger.hours import HOUR
@@ -41,10 +42,31 @@ async def test_the_hosts_of_a_job_and_what_its_processes_measure(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "query",
-    [{}, {"since": "0"}, {"job": "train"}, {"job": "train", "since": "nan"}, {"job": "a", "since": "0", "x": "1"}],
+    [
+        {},
+        {"since": "0"},
+        {"job": "train"},
+        {"job": "train", "since": "nan"},
+        {"job": "a", "since": "0", "x": "1"},
+        {"job": "a", "pool": "a/b/c", "since": "0"},
+        {"pool": "a/b", "since": "0"},
+        {"pool": "a//c", "since": "0"},
+    ],
 )
 async def test_a_question_that_is_none_is_refused(served: Served, query: dict[str, str]) -> None:
     assert (await _capacity(served, query))["error"] == "malformed"
+
+
+async def test_the_hosts_of_a_pool_are_those_whose_agents_have_named_it(served: Served) -> None:
+    machine = wire.Machine(cloud="aws", zone="a", instance_type="p5", price_class=wire.PRICE_CLASS_SPOT)
+    for node in _NODES[:2]:
+        await served.peers.agent(node, machine=machine)
+    await served.peers.agent(_NODES[2])
+    await served.peers.running("train", _NODES, min_workers=2)
+    found = await _capacity(served, {"pool": "aws/a/p5", "since": str(time.time() - HOUR)})
+    assert {stay["host"] for stay in found["stays"]["train"]} == {*_NODES[:2]}
+    assert {tuple(stay["pool"].values()) for stay in found["stays"]["train"]} == {("aws", "a", "p5", "spot")}
+    assert (found["pool"], found["cut"]) == ("aws/a/p5", False)
 
 
 async def _capacity(served: Served, query: dict[str, str] | None = None) -> Any:

@@ -21,6 +21,7 @@ from supervisor.observability.ledger.stays import StayChanges
 from supervisor.observability.record.database import (
     HistoryPosition,
     HistoryQuery,
+    PoolCapacity,
     PoolTime,
     RecordDatabase,
     RecordError,
@@ -447,3 +448,21 @@ def test_no_job_has_less_than_its_share_for_another_one_with_more(
     counts: list[int], most: int, share: int | None
 ) -> None:
     assert fair_share(counts, most) == share
+
+
+def test_the_hosts_of_a_pool_are_read_for_all_jobs(database: RecordDatabase) -> None:
+    """Of whatever price class, and each with an end. Of too many the earliest are left out, and since when is said."""
+    fixed = replace(_SPOT.pool, price_class=PriceClass.ON_DEMAND)
+    first = HostStay(host=Host("a"), begins=_HOUR, ends=_HOUR + 9, gone=True, pool=_SPOT.pool)
+    there = replace(first, host=Host("b"), ends=None, gone=False, pool=fixed)
+    elsewhere = replace(first, host=Host("c"), pool=replace(fixed, zone="elsewhere"))
+    database.write_stays(_changes(_HOUR, first, there, elsewhere, replace(elsewhere, host=Host("d"), pool=None)), "one")
+    other = JobName("other")
+    late = replace(first, host=Host("a"), begins=_HOUR + 20, ends=_HOUR + 30)
+    database.write_stays(StayChanges({}, {(other, late.host, late.begins): late}), "one")
+    pool = MachinePool(cloud="acs", zone="b", instance_type="gn7i")
+    found = database.read_pool_stays(pool, _HOUR, _HOUR + 3600, 9)
+    assert found == PoolCapacity({_JOB: [first, replace(there, ends=_HOUR + 3600)], other: [late]}, _HOUR)
+    found = database.read_pool_stays(pool, _HOUR, _HOUR + 3600, 2)
+    assert found == PoolCapacity({other: [late], _JOB: [replace(there, ends=_HOUR + 3600)]}, _HOUR + 9, is_cut=True)
+    assert not database.read_pool_stays(pool, _HOUR - 9, _HOUR, 9).stays
