@@ -55,7 +55,7 @@ class HostStay:
         gone: Whether the host went then. Otherwise it was no longer observed, or its notice was withdrawn.
         noticed: When its notice became known; None without one.
         deadline: When it was to go according to the notice; None if that is unknown.
-        pool: The pool of its machine, with as much of it as is known; None if nobody has looked.
+        pool: The pool of its machine, with as much of it as is known; None if that is nothing.
     """
 
     host: Host

@@ -18,6 +18,9 @@ from supervisor.observability.ledger.hours import HOUR
 MAX_WAITING = 50_000
 """Spans and stays that wait for the database, about 20 MB."""
 
+_LOOK_SECONDS = 600.0
+"""For how long a machine that is not known yet is looked at: its agent takes a minute, and 16,000 looks take 0.06 s."""
+
 SpanKey = tuple[JobName, Instant]
 StayKey = tuple[JobName, Host, Instant]
 """A job, and the beginning of one of its spans; the host as well of a stay."""
@@ -90,7 +93,7 @@ class StayBook:
         for wanting in self._jobs.values():
             self._leave_overdue(wanting, now)
             self._extend(wanting, now)
-            self._find_pools(wanting)
+            self._find_pools(wanting, now)
         if len(self._spans) + len(self._stays) > MAX_WAITING:
             self._drop(now)
         return StayChanges(dict(self._spans), dict(self._stays))
@@ -193,16 +196,21 @@ class StayBook:
         for host in sorted(listed - wanting.stays.keys()):
             if host not in noticed or noticed[host].state is not NoticeState.GONE:
                 self._put(wanting, HostStay(host=host, begins=at))
-        self._find_pools(wanting)
+        self._find_pools(wanting, at)
         self._find_notices(wanting, at)
 
-    def _find_pools(self, wanting: _Wanting) -> None:
+    def _find_pools(self, wanting: _Wanting, now: Instant) -> None:
         """Looks at the machines that are not known yet, because they are new, or their agent or pod was not there."""
-        missing = {host for host, stay in wanting.stays.items() if stay.pool is None or not stay.pool.is_known}
+        missing = {
+            host
+            for host, stay in wanting.stays.items()
+            if stay.begins > now - _LOOK_SECONDS and (stay.pool is None or not stay.pool.is_known)
+        }
         if not missing:
             return
         for host, on in self.held_on(wanting.job.name, missing & wanting.job.observed.hosts).items():
-            self._put(wanting, replace(wanting.stays[host], pool=on.pool))
+            if (pool := on.pool) != wanting.stays[host].pool:
+                self._put(wanting, replace(wanting.stays[host], pool=pool))
 
     def _find_notices(self, wanting: _Wanting, at: Instant) -> None:
         # An end is reported by itself: what is noticed at present may be later than the change that is heard of.

@@ -204,3 +204,18 @@ def test_a_stay_names_the_pool_of_its_machine() -> None:
     assert looks == [hosts(1, 2)] * 2
     told.changes(50, hosts=hosts(1, 2, 3))
     assert (told.stays["n3", 50].pool, looks[2:]) == (on.pool, [hosts(3)])
+
+
+def test_a_machine_that_nobody_describes_is_not_looked_at_for_ever() -> None:
+    """There may be 16,000 of them, and this is the loop's time."""
+    told, looks = _Told(running_job(workers=2)), list[Collection[Host]]()
+
+    def look(_job: JobName, asked: Collection[Host]) -> Mapping[Host, HeldOn]:
+        looks.append(asked)
+        return {}
+
+    told.book.held_on = look
+    for at in range(0, 1500, 60):
+        told.clock.at = at
+        assert {stay.pool for stay in told.stays.values()} == {None}
+    assert looks == [hosts(1, 2)] * 10
