@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ledger import HELD, Account
 from supervisor.observability.ledger.hours import HOUR
@@ -36,6 +37,27 @@ async def test_the_ledger_tells_what_a_job_held_and_what_it_lacked(tmp_path: Pat
     async with serving(tmp_path) as served:
         later = await _seconds(served, "train")
     assert later[Account.UNMEASURED] >= first[Account.UNMEASURED]
+
+
+async def test_what_was_held_is_told_by_pool_if_it_is_asked_for(served: Served) -> None:
+    """Of one host an agent names the machine."""
+    machine = wire.Machine(cloud="aws", zone="a", instance_type="p5", price_class=wire.PRICE_CLASS_SPOT)
+    await served.peers.agent("n1", machine=machine)
+    await served.peers.agents(_NODES[1:])
+    await served.peers.running("train", _NODES)
+    since = str(time.time() - HOUR)
+
+    async def held() -> Any:
+        [job] = (await _ledger(served, {"since": since, "by": "pool"}))["jobs"]
+        by_zone = {pool["zone"]: sum(pool["worker_seconds"].values()) for pool in job["pools"]}
+        return (job, by_zone) if by_zone.keys() == {"a", ""} else None
+
+    job, by_zone = await until(held, "both pools are known")
+    assert by_zone[""] == pytest.approx(2 * by_zone["a"], rel=0.3)
+    of_job = sum(job["worker_seconds"].get(account, 0.0) for account in HELD)
+    assert sum(by_zone.values()) == pytest.approx(of_job)
+    assert all(pool["went"] == 0 for pool in job["pools"])
+    assert not (await _ledger(served))["jobs"][0]["pools"]
 
 
 @pytest.mark.parametrize(
