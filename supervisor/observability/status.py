@@ -174,6 +174,18 @@ class StatusReader:
         ]
         return LedgerView(since=since, until=until, counted_seconds=counted, jobs=jobs)
 
+    async def held(self, since: float, until: float) -> Mapping[HeldOn, float]:
+        """Reads for how many worker-seconds jobs held each kind of machine, in the hours of `spent`.
+
+        Raises:
+            RecordError: The record cannot be read now.
+        """
+        found: dict[HeldOn, float] = {}
+        for of_job in (await self.record.read_machines(since // HOUR * HOUR, until)).values():
+            for on, seconds in of_job.items():
+                found[on] = found.get(on, 0.0) + seconds
+        return found
+
     async def hourly(self, since: float, until: float, job: JobName | None) -> HourlyTime:
         """Reads where worker-seconds of one job, or of all, went in each of the hours of `spent`.
 

@@ -43,6 +43,7 @@ from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
 from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account, HeldOn
+from supervisor.domain.notice import OF_PEOPLE
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.observability.history import HistoryEntry
@@ -52,6 +53,8 @@ from supervisor.observability.record import ledger_tables
 
 _VERSION = 1
 _TIMEOUT_SECONDS = 10
+_POOL = "pool/"
+"""The beginning of the subjects that are capacity pools."""
 _ID = BigInteger().with_variant(Integer(), "sqlite")
 
 K = TypeVar("K")
@@ -167,6 +170,7 @@ class HistoryQuery:
         subject: Only entries that concern it, such as `job/NAME` or `node/NAME`; empty for all.
         own: Only entries whose own subject is one of these; empty for all.
         source: Only notices of this source; empty for all entries.
+        notices: Whether only notices are wanted, of whatever source.
         since: The earliest instant; None for the beginning.
         until: The instant before which they were; None for now.
         drills: Whether entries of drills are wanted.
@@ -177,6 +181,7 @@ class HistoryQuery:
     subject: str = ""
     own: Collection[str] = ()
     source: str = ""
+    notices: bool = False
     since: float | None = None
     until: float | None = None
     drills: bool = True
@@ -320,6 +325,25 @@ class RecordDatabase:
         entries = [_entry(row, concerns.get(row.id, ())) for row in reversed(page)]
         last = page[-1] if len(rows) > query.limit else None
         return HistoryPage(entries, None if last is None else HistoryPosition(last.at, last.id), since)
+
+    def read_pools(self, since: float, until: float) -> Sequence[tuple[float, str, str]]:
+        """Returns the instant, the capacity pool and the word of each entry of a node's notice between two instants.
+
+        Notices of people, such as drills, are left out: they prove nothing about a pool.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        wanted = select(_entries.c.at, _concerned.c.subject, _entries.c.what)
+        wanted = wanted.join(_concerned, _concerned.c.entry == _entries.c.id).where(
+            _entries.c.at >= since,
+            _entries.c.at < until,
+            _HAS_SOURCE,
+            _entries.c.source.not_in(OF_PEOPLE),
+            _concerned.c.subject.startswith(_POOL, autoescape=True),
+        )
+        with _translated(), self._engine.connect() as connection:
+            return [(at, subject.removeprefix(_POOL), what) for at, subject, what in connection.execute(wanted)]
 
     def write_hours(self, hours: LedgerHours, held: HeldHours, writer: str) -> None:
         """Writes hours of the ledger, instead of what the same writer has written of them before.
@@ -598,6 +622,8 @@ def _conditions(query: HistoryQuery, at: ColumnElement[float], number: ColumnEle
     if query.source:
         # Databases use the index, which has notices alone, where they see that only those are wanted.
         yield and_(_HAS_SOURCE, _entries.c.source == query.source)
+    elif query.notices:
+        yield _HAS_SOURCE
     if query.since is not None:
         yield at >= query.since
     if query.until is not None:

@@ -35,6 +35,7 @@ from supervisor.observability.record.database import (
     RecordError,
     UnwritableError,
 )
+from supervisor.observability.record.pool_counts import PoolCounts, PoolDays
 
 RECORD = "record"
 """The subject of entries about the record itself."""
@@ -107,6 +108,7 @@ class Recorder:
         self._wakeup = Wakeup()
         self._is_seeded = self._is_failing = False
         self._prune_at = self._ledger_at = 0.0
+        self._pools = PoolDays()
         # Nobody else writes under this name: not even the same supervisor, when it leads again.
         self._writer = f"{leader}@{clock.now():.6f}"
         by = f"Supervisor {leader}" if leader else "This supervisor"
@@ -222,6 +224,15 @@ class Recorder:
         await self._write_ledger()
         return await self._in_thread(lambda: self._opened().read_pool_stays(pool, since, until, most))
 
+    async def read_pools(self) -> PoolCounts:
+        """Returns how many notices there were in each capacity pool in the last 30 days.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        now = self._clock.now()
+        return await self._in_thread(lambda: self._pools.counted(self._opened().read_pools, now))
+
     async def _keep_up(self) -> None:
         """Writes the ledger, prunes, and sums up days that are over, if it is time for that."""
         now = self._clock.monotonic()
@@ -232,6 +243,13 @@ class Recorder:
             await self._in_thread(self._prune)
             self._prune_at = now + _PRUNE_SECONDS
             await self._in_thread(lambda: self._opened().sum_up(self._clock.now()))
+            await self._count_pools()
+
+    async def _count_pools(self) -> None:
+        """Counts the days that are over, each by itself, so that whoever reads the record need not wait for all."""
+        now = self._clock.now()
+        while (day := self._pools.missing(now)) is not None:
+            await self._in_thread(partial(self._count_day, day, now))
 
     async def _write_ledger(self) -> None:
         hours, stays = self._book.waiting(), self._stays.waiting()
@@ -280,6 +298,9 @@ class Recorder:
     def _write_hours(self, hours: LedgerChanges, stays: StayChanges) -> None:
         self._opened().write_hours(hours.hours, hours.held, self._writer)
         self._opened().write_stays(stays, self._writer)
+
+    def _count_day(self, day: float, now: float) -> None:
+        self._pools.count(self._opened().read_pools, day, now)
 
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -100,6 +101,24 @@ def test_each_filter_leaves_out_what_it_names(database: RecordDatabase) -> None:
     assert _texts(database, drills=False) == ["one", "two", "four"]
     assert _texts(database, since=_T0 + 2, until=_T0 + 4) == ["two", "Drill: three"]
     assert _texts(database, subject="node/n2") == []
+
+
+def test_notices_of_a_pool_are_read_without_decisions_and_without_those_of_people(database: RecordDatabase) -> None:
+    pool: dict[str, Any] = {"concerns": ("pool/a/b_c/d",)}
+    database.append(
+        [
+            _entry(0, "node/n1", source="aws", **pool),
+            _entry(1, "job/bert", **pool),
+            _entry(2, "node/n2", source="simulated", **pool),
+            _entry(3, "node/n3", source="operator", **pool),
+            _entry(4, "node/n4", source="event"),
+            _entry(5, "node/n1", source="aws", **pool),
+        ]
+    )
+    assert database.read_pools(_T0, _T0 + 5) == [(_T0, "a/b_c/d", "Shrinking")]
+    assert len(database.read_pools(_T0, _T0 + 6)) == 2
+    notices = database.read(HistoryQuery(subject="pool/a/b_c/d", notices=True, limit=9)).entries
+    assert [entry.at - _T0 for entry in notices] == [0, 2, 3, 5]
 
 
 def test_pages_show_each_entry_once_also_those_of_one_instant(database: RecordDatabase) -> None:

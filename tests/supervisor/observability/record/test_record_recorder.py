@@ -1,7 +1,7 @@
 """The recorder never loses an entry in silence, and its HTTP call answers with pages."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +162,34 @@ async def test_what_happens_while_the_ledger_is_written_does_not_wait_for_the_ne
     assert await recorder.once() > 0.0
     async with _running(recorder):
         pass
+
+
+async def test_the_pools_of_a_month_are_counted_before_anybody_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks waits for today alone, and in the first two hours of a day also for the one before."""
+    path, now = tmp_path / "record.sqlite", Clock().now()
+    database = RecordDatabase.open(file_url(path))
+    database.append(
+        HistoryEntry(
+            at=now - days * 86_400, subject="node/n1", what="noticed", text="", source="aws", concerns=("pool/a/b/c",)
+        )
+        for days in (0, 5, 5, 40)
+    )
+    database.close()
+    asked, read = list[float](), RecordDatabase.read_pools
+
+    def reads(database: RecordDatabase, since: float, until: float) -> Sequence[tuple[float, str, str]]:
+        asked.append(since)
+        return read(database, since, until)
+
+    monkeypatch.setattr(RecordDatabase, "read_pools", reads)
+    recorder = _recorder(path)
+    async with _running(recorder):
+        await until(lambda: len(asked) >= 28, "the days that are over are counted")
+        counts = await recorder.read_pools()
+    assert sorted(counts.values()) == [1, 2]
+    assert len(asked) == 30
 
 
 async def test_a_new_leader_begins_with_what_the_record_has(tmp_path: Path) -> None:
