@@ -212,6 +212,14 @@ class Settings(Policy):
             " the status page links to its pages and runbooks. Empty: no links.",
         ),
     ] = ""
+    grafana_url: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://\S+/)?\Z",
+            description="URL of the Grafana that has the dashboards of this chart, ending in a slash, such as "
+            "https://grafana.example.com/: the status page links to them, with the job. Empty: no links.",
+        ),
+    ] = ""
     notifications_file: Annotated[
         Path | None,
         Meta(

@@ -70,6 +70,11 @@ class DecidedGroup:
     cause: GroupCause = GroupCause.RECLAIM
 
     @property
+    def id(self) -> str:
+        """The id, an instant with microseconds and the job: the record has the decision at that instant, too."""
+        return f"{self.at:.6f}/{self.job}"
+
+    @property
     def closed(self) -> bool:
         """Whether the group cannot change any more."""
         return self.outcome is GroupOutcome.SHRUNK or self.resumed_at is not None

@@ -429,6 +429,7 @@ def _group(group: DecidedGroup, snapshot: StatusSnapshot) -> views.GroupView:
         suspended_seconds=suspended,
         released_gpu_seconds=None if suspended is None or gpus is None else suspended * gpus * group.workers,
         cause=group.cause,
+        id=group.id,
     )
 
 

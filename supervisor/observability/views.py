@@ -243,7 +243,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupView(msgspec.Struct, frozen=True, kw_only=True):
-    """One decision that newly excluded hosts or stopped a job, and its outcome.
+    """One decision that newly excluded hosts or stopped a job, and its outcome. `id` names it: its instant and its job.
 
     `decided_after_seconds` counts from the first notice; None if there was none. `margin_seconds` is the time from rank
     0's answer to the first deadline; a negative one is too late. `late` is true then, and if the job was suspended
@@ -272,6 +272,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = "reclaim"
     rank: int = 0
     error: str = ""
+    id: str = ""
 
 
 class CoverageView(msgspec.Struct, frozen=True, kw_only=True):

@@ -442,6 +442,8 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         spent=reader.spent,
         hourly=reader.hourly,
         capacity=reader.capacity,
+        pools=kept.read_pool_counts,
+        held=reader.held,
         version=lambda: reader.version,
         authenticate=state.authenticate,
         tokens=base.tokens,
@@ -452,6 +454,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         clock=base.clock,
         bulkhead=base.bulkhead,
         docs_url=settings.docs_url,
+        grafana_url=settings.grafana_url,
     )
     return Feature(
         tasks={"record": kept.run, "page": page.viewers.run},

@@ -3,6 +3,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.observability.page.actions import action_endpoints
+from supervisor.observability.page.console import Console
 from supervisor.observability.page.endpoints import PageEndpoints
 from supervisor.observability.page.gate import PageGate
 from supervisor.observability.page.rendering import PageRenderer
@@ -98,6 +99,7 @@ def _served() -> set[str]:
         spent=unused,
         hourly=unused,
         capacity=unused,
+        console=Console(snapshot=unused, history=unused, pools=unused, held=unused, renderer=renderer, clock=unused),
         renderer=renderer,
         viewers=unused,
         gate=gate,

@@ -31,6 +31,7 @@ _SPOKEN: dict[str, Any] = {
     "tencentMetadataUrl": "http://localhost",
     "volcengineMetadataUrl": "http://localhost",
     "docsUrl": "https://docs.example.com/",
+    "grafanaUrl": "https://grafana.example.com/",
     "namespaces": ["team-a", "team-b"],
 }
 _OWN_CERTIFICATE = {

@@ -61,6 +61,7 @@ def test_the_promised_defaults() -> None:
         "status_page": True,
         "cluster_sign_in": False,
         "docs_url": "",
+        "grafana_url": "",
         "notifications_file": None,
         "notifications_group_seconds": 10.0,
         "notifications_uncovered_seconds": 60.0,

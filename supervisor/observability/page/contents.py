@@ -2,14 +2,15 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.observability.history import HistoryEntry
+from supervisor.observability.page.plans import ReclaimPlan, ReclaimPlans
 from supervisor.observability.status_view import JobPageSnapshot, status_view
 from supervisor.observability.views import AgentView, HostView, JobView, NoticeView, StatusView
 
@@ -18,6 +19,9 @@ _RUNBOOKS = "docs/runbooks/JobSupervisor"
 
 MAX_ROWS = 100
 """Rows of each table. With 100 notices, jobs and workers the page has about 100 KB."""
+
+MAX_PLANS = 10
+"""Jobs of a reclaim of which the page says what they will do."""
 
 _URGENT = (
     Phase.STOPPING,
@@ -29,11 +33,12 @@ _URGENT = (
     Phase.TIMED_OUT,
 )
 """The phases that people look for first."""
+_PLACES: Mapping[str, int] = {phase: place for place, phase in enumerate(_URGENT)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimRow:
-    """An active notice; an `unconfirmed` one is not stored yet."""
+    """An active notice; an `unconfirmed` one is not stored yet. `plans` say what its jobs do, of the first ten."""
 
     kind: SubjectKind
     subject: str
@@ -46,6 +51,7 @@ class ReclaimRow:
     unconfirmed: bool
     notice_class: NoticeClass
     acted_on: bool
+    plans: Sequence[ReclaimPlan] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +105,14 @@ class PageContents:
 
 
 def contents(view: StatusView) -> PageContents:
+    active = [each for each in view.notices if each.state is NoticeState.ACTIVE]
+    unconfirmed = {id(each) for each in view.unconfirmed}
     reclaims = sorted(
-        (
-            *(_reclaim(each, unconfirmed=False) for each in view.notices if each.state is NoticeState.ACTIVE),
-            *(_reclaim(each, unconfirmed=True) for each in view.unconfirmed),
-        ),
+        (*active, *view.unconfirmed),
         key=lambda each: (inf if each.seconds_left is None else each.seconds_left, each.subject),
     )
-    jobs = sorted(
-        view.jobs,
-        key=lambda job: (
-            _URGENT.index(job.phase) if job.phase in _URGENT else len(_URGENT),
-            job.phase is Phase.FINISHED,
-            job.job,
-        ),
-    )
+    plans = _Planner({job.job: job for job in view.jobs})
+    jobs = sorted(view.jobs, key=lambda job: urgency(job.phase, job.job))
     uncovered = []
     for job in view.jobs:
         for host in job.host_states:
@@ -133,7 +132,9 @@ def contents(view: StatusView) -> PageContents:
         summary=". ".join(part[:1].upper() + part[1:] for part in sentences) + ".",
         problems=problems,
         namespaced=any(namespace(job.job) for job in view.jobs),
-        reclaims=reclaims[:MAX_ROWS],
+        reclaims=[
+            _reclaim(each, plans.about(each), unconfirmed=id(each) in unconfirmed) for each in reclaims[:MAX_ROWS]
+        ],
         more_reclaims=max(0, len(reclaims) - MAX_ROWS),
         jobs=jobs[:MAX_ROWS],
         more_jobs=max(0, len(jobs) - MAX_ROWS),
@@ -144,6 +145,11 @@ def contents(view: StatusView) -> PageContents:
         machines=machines[:MAX_ROWS],
         more_machines=max(0, len(machines) - MAX_ROWS),
     )
+
+
+def urgency(phase: str, job: JobName) -> tuple[int, bool, JobName]:
+    """Orders jobs by what people look for first."""
+    return _PLACES.get(phase, len(_URGENT)), phase == Phase.FINISHED, job
 
 
 def _machines(view: StatusView) -> list[MachineKind]:
@@ -203,7 +209,23 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> ReclaimRow:
+@dataclass(slots=True)
+class _Planner:
+    """Says what jobs do about notices, and looks at the hosts of each job once."""
+
+    jobs: Mapping[JobName, JobView]
+    _plans: dict[JobName, ReclaimPlans] = field(default_factory=dict)
+
+    def about(self, notice: NoticeView) -> Sequence[ReclaimPlan]:
+        return [self._of(name).about(notice) for name in notice.jobs[:MAX_PLANS] if name in self.jobs]
+
+    def _of(self, name: JobName) -> ReclaimPlans:
+        if name not in self._plans:
+            self._plans[name] = ReclaimPlans(self.jobs[name])
+        return self._plans[name]
+
+
+def _reclaim(notice: NoticeView, plans: Sequence[ReclaimPlan], *, unconfirmed: bool) -> ReclaimRow:
     return ReclaimRow(
         kind=notice.kind,
         subject=notice.subject,
@@ -216,6 +238,7 @@ def _reclaim(notice: NoticeView, *, unconfirmed: bool) -> ReclaimRow:
         unconfirmed=unconfirmed,
         notice_class=notice.notice_class,
         acted_on=notice.acted_on,
+        plans=plans,
     )
 
 

@@ -1,7 +1,7 @@
 """Serves the status page to people who are signed in: the pages, their assets and the stream."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from aiohttp import web
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from supervisor.domain.ids import JobName
+from supervisor.domain.ledger import HeldOn
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.fanout.lines import LineResponse
 from supervisor.identity.people import People, Steering
@@ -20,6 +21,7 @@ from supervisor.ingest.http import Authenticate
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.page.actions import ActionEndpoints, action_endpoints
 from supervisor.observability.page.answers import HEADERS, html_page, page_root
+from supervisor.observability.page.console import Console, ConsolePage, PageQuestion
 from supervisor.observability.page.gate import PageGate
 from supervisor.observability.page.history_form import HistoryForm
 from supervisor.observability.page.rendering import PageAsset, PageRenderer
@@ -28,6 +30,7 @@ from supervisor.observability.page.report_form import ReportForm
 from supervisor.observability.page.sessions import PageSession, PageSessions, UsedCodes
 from supervisor.observability.page.viewers import MAX_VIEWERS, PageViewers
 from supervisor.observability.record.database import HistoryQuery, RecordError
+from supervisor.observability.record.pool_counts import PoolCounts
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import CapacityView, HistoryView, LedgerView
 from supervisor.refusals import Refusals
@@ -47,6 +50,7 @@ class PageEndpoints:
     spent: Callable[[float, float], Awaitable[LedgerView]]
     hourly: Callable[[float, float, JobName | None], Awaitable[HourlyTime]]
     capacity: Callable[[JobName, float, float], Awaitable[CapacityView]]
+    console: Console
     renderer: PageRenderer
     viewers: PageViewers
     gate: PageGate
@@ -64,6 +68,7 @@ class PageEndpoints:
             web.get("/status/report", self.report_page),
             *self.gate.routes(),
             *self.actions.routes(),
+            *(web.get(path, partial(self._console_page, page)) for path, page in self.console.pages.items()),
             *(web.get(f"/status/{asset.name}", partial(_serve, asset)) for asset in self.renderer.assets.values()),
         ]
 
@@ -129,6 +134,15 @@ class PageEndpoints:
         text = await asyncio.to_thread(self.renderer.report, form, spent, page_root(request), session=session)
         return html_page(text, status=status)
 
+    async def _console_page(self, page: ConsolePage, request: web.Request) -> web.Response:
+        """Serves a page of the console, or the login form without a session."""
+        session = await self._session(request)
+        if isinstance(session, web.Response):
+            return session
+        question = PageQuestion(query=request.query, names=request.match_info, root=page_root(request), session=session)
+        shown = await page(question)
+        return html_page(shown.text, status=shown.status)
+
     async def _session(self, request: web.Request) -> PageSession | web.Response:
         """The session of a request, or the login form."""
         return await self.gate.session(request)
@@ -166,6 +180,8 @@ def status_page(  # noqa: PLR0913 - its dependencies
     spent: Callable[[float, float], Awaitable[LedgerView]],
     hourly: Callable[[float, float, JobName | None], Awaitable[HourlyTime]],
     capacity: Callable[[JobName, float, float], Awaitable[CapacityView]],
+    pools: Callable[[], Awaitable[PoolCounts]],
+    held: Callable[[float, float], Awaitable[Mapping[HeldOn, float]]],
     version: Callable[[], Any],
     authenticate: Authenticate,
     tokens: Tokens,
@@ -176,6 +192,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     clock: Clock,
     bulkhead: Bulkhead,
     docs_url: str = "",
+    grafana_url: str = "",
 ) -> PageEndpoints:
     """Builds the endpoints of the page; their `viewers` need a root task.
 
@@ -186,6 +203,8 @@ def status_page(  # noqa: PLR0913 - its dependencies
         spent: Reads the ledger between two instants; raises RecordError likewise.
         hourly: Reads the hours of the ledger between two instants, of one job or of all; raises RecordError likewise.
         capacity: Reads which hosts were there for a job between two instants; raises RecordError likewise.
+        pools: Counts the notices of capacity pools in the last 30 days; raises RecordError likewise.
+        held: Reads the worker-seconds on each kind of machine between two instants; raises RecordError likewise.
         version: Changes whenever the page should be rendered at once.
         authenticate: Identifies the sender of an Authorization header.
         tokens: Makes and checks sessions.
@@ -196,8 +215,9 @@ def status_page(  # noqa: PLR0913 - its dependencies
         clock: For the ages on the page.
         bulkhead: Keeps a rendering that raises.
         docs_url: The URL that the repository's pages are below; empty: the page links to none.
+        grafana_url: The URL of the Grafana that has the dashboards; empty: the page links to none.
     """
-    renderer = PageRenderer(docs_url)
+    renderer = PageRenderer(docs_url, grafana_url)
     sessions = PageSessions(
         authenticate=authenticate, tokens=tokens, clock=clock, codes=UsedCodes(clock.wall()), people=people
     )
@@ -209,6 +229,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
         spent=spent,
         hourly=hourly,
         capacity=capacity,
+        console=Console(snapshot=snapshot, history=history, pools=pools, held=held, renderer=renderer, clock=clock),
         renderer=renderer,
         viewers=PageViewers(snapshot, renderer.content, version, clock, bulkhead),
         gate=gate,

@@ -16,7 +16,9 @@ from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.worker_time import hours, percent
 from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.observability.page.contents import contents, host_state, job_contents
+from supervisor.observability.page.dashboards import Dashboards
 from supervisor.observability.page.history_form import KINDS, SPANS, HistoryForm
+from supervisor.observability.page.node_contents import pool_path
 from supervisor.observability.page.report_contents import PARTS, SpentTime, report_contents
 from supervisor.observability.page.report_form import SPANS as REPORT_SPANS
 from supervisor.observability.page.report_form import ReportForm
@@ -25,6 +27,17 @@ from supervisor.observability.record.database import HistoryPosition
 from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import GroupView, HistoryView, JobView
 from supervisor.refusals import readable
+
+NAVIGATION: Mapping[str, str] = {
+    "": "Now",
+    "status/jobs": "Jobs",
+    "status/nodes": "Nodes",
+    "status/pools": "Pools",
+    "status/history": "What happened",
+    "status/drills": "Drills",
+    "status/report": "Where hours went",
+}
+"""The addresses that every page links to, below that of the overview, each with its name."""
 
 MAX_NAMES = 10
 _MAX_LETTERS = 1000
@@ -134,9 +147,13 @@ class PageAsset:
 
 
 class PageRenderer:
-    """Renders pages; `docs_url` is the URL that the repository's pages are below, empty if nobody serves them."""
+    """Renders pages.
 
-    def __init__(self, docs_url: str = "") -> None:
+    `docs_url` is the URL that the repository's pages are below, `grafana_url` that of the Grafana which has the
+    dashboards; each is empty if nobody serves them.
+    """
+
+    def __init__(self, docs_url: str = "", grafana_url: str = "") -> None:
         types = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
         found = [entry for entry in files(_PACKAGE).joinpath("assets").iterdir() if "." in entry.name]
         self.assets: Mapping[str, PageAsset] = {
@@ -161,13 +178,14 @@ class PageRenderer:
             contents,
             hours,
             percent,
+            pool_path,
         )
         self._templates.filters.update({each.__name__: each for each in filters})
         self._templates.filters.update(
             tone=lambda phase: _TONES.get(phase, "soft"),
             instant=lambda at: instant_of(at).strftime("%Y-%m-%d %H:%M:%S UTC"),
         )
-        self._templates.globals["docs"] = docs_url
+        self._templates.globals.update(docs=docs_url, navigation=NAVIGATION, dashboards=Dashboards(grafana_url))
         # The URL of an asset is relative to the page, and changes with the content of the asset.
         self._templates.globals["assets"] = {
             each.name: f"status/{each.name}?{hashlib.sha256(each.body).hexdigest()[:12]}"

@@ -53,7 +53,7 @@ from supervisor.observability.record import ledger_tables
 
 _VERSION = 1
 _TIMEOUT_SECONDS = 10
-_POOL = "pool/"
+_POOL_SUBJECT = "pool/"
 """The beginning of the subjects that are capacity pools."""
 _ID = BigInteger().with_variant(Integer(), "sqlite")
 
@@ -326,7 +326,7 @@ class RecordDatabase:
         last = page[-1] if len(rows) > query.limit else None
         return HistoryPage(entries, None if last is None else HistoryPosition(last.at, last.id), since)
 
-    def read_pools(self, since: float, until: float) -> Sequence[tuple[float, str, str]]:
+    def read_pool_entries(self, since: float, until: float) -> Sequence[tuple[float, str, str]]:
         """Returns the instant, the capacity pool and the word of each entry of a node's notice between two instants.
 
         Notices of people, such as drills, are left out: they prove nothing about a pool.
@@ -340,10 +340,10 @@ class RecordDatabase:
             _entries.c.at < until,
             _HAS_SOURCE,
             _entries.c.source.not_in(OF_PEOPLE),
-            _concerned.c.subject.startswith(_POOL, autoescape=True),
+            _concerned.c.subject.startswith(_POOL_SUBJECT, autoescape=True),
         )
         with _translated(), self._engine.connect() as connection:
-            return [(at, subject.removeprefix(_POOL), what) for at, subject, what in connection.execute(wanted)]
+            return [(at, subject.removeprefix(_POOL_SUBJECT), what) for at, subject, what in connection.execute(wanted)]
 
     def write_hours(self, hours: LedgerHours, held: HeldHours, writer: str) -> None:
         """Writes hours of the ledger, instead of what the same writer has written of them before.

@@ -224,14 +224,14 @@ class Recorder:
         await self._write_ledger()
         return await self._in_thread(lambda: self._opened().read_pool_stays(pool, since, until, most))
 
-    async def read_pools(self) -> PoolCounts:
+    async def read_pool_counts(self) -> PoolCounts:
         """Returns how many notices there were in each capacity pool in the last 30 days.
 
         Raises:
             RecordError: They cannot be read now.
         """
         now = self._clock.now()
-        return await self._in_thread(lambda: self._pools.counted(self._opened().read_pools, now))
+        return await self._in_thread(lambda: self._pools.counted(self._opened().read_pool_entries, now))
 
     async def _keep_up(self) -> None:
         """Writes the ledger, prunes, and sums up days that are over, if it is time for that."""
@@ -300,7 +300,7 @@ class Recorder:
         self._opened().write_stays(stays, self._writer)
 
     def _count_day(self, day: float, now: float) -> None:
-        self._pools.count(self._opened().read_pools, day, now)
+        self._pools.count(self._opened().read_pool_entries, day, now)
 
     def _prune(self) -> None:
         self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote, urljoin
 
 from supervisor.domain.ids import JobName
-from supervisor.observability.page.rendering import PageRenderer
+from supervisor.observability.page.rendering import NAVIGATION, PageRenderer
 from supervisor.observability.status_view import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job
@@ -56,8 +56,8 @@ async def test_its_sentences_are_apart(served: Served) -> None:
 async def test_the_overview_leads_to_it(served: Served) -> None:
     await shrunk(served, NAME)
     overview = (await viewing(served)).text
-    in_jobs, in_decisions = re.findall(r'href="(status/jobs/[^"]+)"', overview)
-    assert in_jobs == in_decisions
+    in_reclaims, in_jobs, in_decisions, *in_coverage = re.findall(r'href="(status/jobs/[^"]+)"', overview)
+    assert {in_reclaims, in_decisions, *in_coverage} == {in_jobs}
     page = await get(served.peers, f"/{in_jobs}", token=served.peers.tokens.viewer())
     assert page.status == 200
     assert f"Job {NAME}" in page.seen
@@ -78,13 +78,14 @@ async def test_nobody_sees_it_without_a_token(served: Served) -> None:
 
 async def test_its_assets_and_forms_are_found_however_deep_it_is(served: Served) -> None:
     """Also the login form in its place; addresses are relative, as the page may be below another server's path."""
-    for path in ("/status/jobs/none", "/status/jobs/team/trainingjob.bert", "/", "/status"):
+    deep = ("/status/nodes/a/b", "/status/pools/a/b/c", "/status/pools/-/z/t", "/status/groups/1.0/team/job.x")
+    for path in ("/status/jobs/none", "/status/jobs/team/trainingjob.bert", *deep, "/", "/status"):
         for token in (None, served.peers.tokens.viewer()):
             text = (await get(served.peers, path, token=token)).text
             for address in re.findall(r'(?:src|href|action)="([^"]+)"', text):
                 found = urljoin(path, address)
-                asset_or_page = r"/status/(login|logout|(history|report)(\?.*)?|[a-z.]+\?[0-9a-f]{12})"
-                assert found == "/" or re.fullmatch(asset_or_page, found), found
+                asset_or_form = r"/status/(login|logout|jobs/team/job.x|(history|report)(\?.*)?|[a-z.]+\?[0-9a-f]{12})"
+                assert found.removeprefix("/") in NAVIGATION or re.fullmatch(asset_or_form, found), found
 
 
 async def test_a_new_supervisor_shows_what_the_record_has(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.observability.page import endpoints, rendering
+from supervisor.observability.page.rendering import NAVIGATION
 from supervisor.observability.status_view import StatusSnapshot, status_view
 from supervisor.observability.views import StatusView
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
@@ -68,7 +69,7 @@ async def test_the_page_has_no_script_or_style_of_its_own(served: Served) -> Non
     assert " style=" not in page
     assert "<style" not in page
     addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
-    for address in set(addresses) - {"./", "status/history", "status/report"}:
+    for address in set(addresses) - {"./", *NAVIGATION}:
         assert re.fullmatch(r"status/[a-z.]+\?[0-9a-f]{12}", address)
         assert (await get(served.peers, f"/{address}")).status == 200
     assert re.findall(r"<script[^>]*>([^<]*)", page) == [""]

@@ -115,8 +115,8 @@ def test_notices_of_a_pool_are_read_without_decisions_and_without_those_of_peopl
             _entry(5, "node/n1", source="aws", **pool),
         ]
     )
-    assert database.read_pools(_T0, _T0 + 5) == [(_T0, "a/b_c/d", "Shrinking")]
-    assert len(database.read_pools(_T0, _T0 + 6)) == 2
+    assert database.read_pool_entries(_T0, _T0 + 5) == [(_T0, "a/b_c/d", "Shrinking")]
+    assert len(database.read_pool_entries(_T0, _T0 + 6)) == 2
     notices = database.read(HistoryQuery(subject="pool/a/b_c/d", notices=True, limit=9)).entries
     assert [entry.at - _T0 for entry in notices] == [0, 2, 3, 5]
 

@@ -177,17 +177,17 @@ async def test_the_pools_of_a_month_are_counted_before_anybody_asks(
         for days in (0, 5, 5, 40)
     )
     database.close()
-    asked, read = list[float](), RecordDatabase.read_pools
+    asked, read = list[float](), RecordDatabase.read_pool_entries
 
     def reads(database: RecordDatabase, since: float, until: float) -> Sequence[tuple[float, str, str]]:
         asked.append(since)
         return read(database, since, until)
 
-    monkeypatch.setattr(RecordDatabase, "read_pools", reads)
+    monkeypatch.setattr(RecordDatabase, "read_pool_entries", reads)
     recorder = _recorder(path)
     async with _running(recorder):
         await until(lambda: len(asked) >= 28, "the days that are over are counted")
-        counts = await recorder.read_pools()
+        counts = await recorder.read_pool_counts()
     assert sorted(counts.values()) == [1, 2]
     assert len(asked) == 30
 

@@ -1,0 +1,224 @@
+"""Selects what the pages of nodes show: all nodes with an agent, and one node. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from supervisor.decide.grant import pool_of
+from supervisor.decide.urgency import deadline_of
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
+from supervisor.ingest.agent_registry import reclaimed
+from supervisor.observability.page.past import Reclaim, reclaims_of
+from supervisor.observability.page.tables import TableColumn, TableFilter, TableLayout
+from supervisor.observability.status_view import PagedJob, StatusPage, StatusSnapshot, status_view, subject_key
+from supervisor.observability.views import AgentView, HistoryView, HostView, JobView, NoticeView, StatusView
+
+CONNECTED = "connected"
+SILENT = "silent for an unknown reason"
+RECLAIMED = "silent, because its node was reclaimed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRow:
+    """A node with an agent.
+
+    `silent_seconds` is None while the agent is connected. `notice` is its most urgent notice, of which `seconds_left`
+    are left; both are None without one, and the latter if the source names no time.
+    """
+
+    node: Host
+    state: str
+    silent_seconds: float | None
+    machine: Machine
+    jobs: Sequence[JobName]
+    notice: ReclaimNotice | None
+    seconds_left: float | None
+
+    @property
+    def pool(self) -> str:
+        """The node's capacity pool; empty if it is unknown."""
+        return pool_name(self.machine)
+
+
+def pool_name(machine: Machine) -> str:
+    """The name of a machine's capacity pool, `CLOUD/ZONE/TYPE`; empty if it is unknown."""
+    return "/".join(pool_of(machine) or ())
+
+
+_NO_CLOUD = "-/"
+
+
+def pool_path(pool: str) -> str:
+    """Writes a pool for a path of an address. An unknown cloud is a dash: proxies make one of two slashes."""
+    return f"-{pool}" if pool.startswith("/") else pool
+
+
+def pool_of_path(path: str) -> str:
+    """Reads the result of `pool_path`."""
+    return path[1:] if path.startswith(_NO_CLOUD) else path
+
+
+def _passes(row: NodeRow, wanted: str) -> bool:
+    match wanted:
+        case "noticed":
+            return row.notice is not None
+        case "connected":
+            return row.state == CONNECTED
+    return row.state != CONNECTED
+
+
+NODES: TableLayout[NodeRow] = TableLayout(
+    columns={
+        "node": TableColumn("Node", lambda row: row.node),
+        "agent": TableColumn("Agent", lambda row: (row.state, -(row.silent_seconds or 0.0), row.node)),
+        "type": TableColumn("Machine", lambda row: (row.machine.instance_type, row.node) if row.pool else None),
+        "zone": TableColumn("Zone", lambda row: (row.machine.zone, row.node) if row.machine.zone else None),
+        "price": TableColumn("Price", lambda row: (row.machine.price_class, row.node)),
+        "jobs": TableColumn("Jobs", lambda row: (*row.jobs[:1], row.node) if row.jobs else None),
+        "left": TableColumn(
+            "Gone in",
+            # A notice without a time comes after those with one, and before the nodes without a notice.
+            lambda row: None if row.notice is None else (row.seconds_left is None, row.seconds_left or 0.0, row.node),
+        ),
+    },
+    filters={
+        "state": TableFilter(
+            "which are",
+            {"connected": "connected", "silent": "silent", "noticed": "noticed"},
+            _passes,
+        )
+    },
+    words=lambda row: " ".join(
+        (
+            row.node,
+            row.machine.cloud,
+            row.machine.zone,
+            row.machine.instance_type,
+            row.machine.price_class,
+            *row.jobs,
+            "" if row.notice is None else row.notice.source,
+        )
+    ),
+)
+
+
+def node_rows(snapshot: StatusSnapshot) -> Sequence[NodeRow]:
+    """Returns all nodes with an agent."""
+    gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
+    jobs, notices = jobs_by_node(snapshot), _noticed(snapshot)
+    rows = []
+    for node, agent in snapshot.agents.items():
+        notice = notices.get(node)
+        heard = snapshot.heard.get(node, snapshot.silent.get(node))
+        rows.append(
+            NodeRow(
+                node=node,
+                state=CONNECTED if agent.connected else RECLAIMED if node in gone else SILENT,
+                silent_seconds=None if agent.connected or heard is None else max(0.0, snapshot.now - heard),
+                machine=snapshot.machines.get(node, agent.machine),
+                jobs=sorted(jobs.get(node, ())),
+                notice=notice,
+                seconds_left=None
+                if notice is None or notice.deadline is None
+                else max(0.0, notice.deadline - snapshot.now),
+            )
+        )
+    return rows
+
+
+def jobs_by_node(snapshot: StatusSnapshot) -> Mapping[Host, set[JobName]]:
+    """Returns the jobs with a host on each node."""
+    found: dict[Host, set[JobName]] = {}
+    for status in snapshot.jobs:
+        for host in status.job.own_hosts:
+            found.setdefault(status.node(host), set()).add(status.job.name)
+    return found
+
+
+def _noticed(snapshot: StatusSnapshot) -> Mapping[Host, ReclaimNotice]:
+    """Returns the most urgent active notice of each node."""
+    found: dict[Host, ReclaimNotice] = {}
+    for notice in (*snapshot.notices, *snapshot.unconfirmed):
+        if notice.state is NoticeState.ACTIVE and notice.subject.kind is SubjectKind.NODE:
+            node = Host(notice.subject.name)
+            known = found.get(node)
+            if known is None or deadline_of(notice, snapshot.policy) < deadline_of(known, snapshot.policy):
+                found[node] = notice
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOnNode:
+    """A host of a job that is on a node."""
+
+    job: JobView
+    host: HostView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContents:
+    """What the page of one node shows; `agent` is None if it has none. `past` is None if the record cannot be read.
+
+    `state` is that of its row. `reclaims` are the notices that the record has of it, the latest first.
+    """
+
+    node: Host
+    view: StatusView
+    agent: AgentView | None
+    state: str
+    pool: str
+    notices: Sequence[NoticeView]
+    hosts: Sequence[HostOnNode]
+    past: HistoryView | None
+    reclaims: Sequence[Reclaim]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of a node of this name."""
+        return bool(self.agent or self.notices or self.hosts or self.past is None or self.past.entries)
+
+
+def node_contents(snapshot: StatusSnapshot, node: Host, past: HistoryView | None) -> NodeContents:
+    on_it = [
+        PagedJob(status, hosts)
+        for status in snapshot.jobs
+        if (hosts := sorted(host for host in status.job.own_hosts if status.node(host) == node))
+    ]
+    about = {(SubjectKind.NODE, str(node))}
+    about |= {
+        (SubjectKind.POD, placed.pod)
+        for part in on_it
+        for host in part.hosts
+        if (placed := (part.status.placements or {}).get(host)) is not None
+    }
+    agent = snapshot.agents.get(node)
+    view = status_view(
+        snapshot,
+        StatusPage(
+            first=False,
+            jobs=on_it,
+            notices=[each for each in snapshot.notices if subject_key(each) in about],
+            unconfirmed=[each for each in snapshot.unconfirmed if subject_key(each) in about],
+            agents=[] if agent is None else [agent],
+        ),
+    )
+    shown = next(iter(view.agents), None)
+    machine = snapshot.machines.get(node, UNKNOWN_MACHINE if agent is None else agent.machine)
+    return NodeContents(
+        node=node,
+        view=view,
+        agent=shown,
+        state="without an agent"
+        if shown is None
+        else CONNECTED
+        if shown.connected
+        else RECLAIMED
+        if shown.reclaimed
+        else SILENT,
+        pool=pool_name(machine),
+        notices=[*view.unconfirmed, *view.notices],
+        hosts=[HostOnNode(job=job, host=host) for job in view.jobs for host in job.host_states],
+        past=past,
+        reclaims=[] if past is None else reclaims_of(past.entries),
+    )

@@ -1,0 +1,152 @@
+"""The pages of capacity pools: their nodes now, and how often the cloud reclaimed there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from reclaim.v1 import reclaim_pb2 as wire
+
+from supervisor.domain.ledger import HeldOn
+from supervisor.observability.page.past import RecordRead
+from supervisor.observability.page.pool_contents import POOLS, PoolCount, pool_contents, pool_rows
+from supervisor.observability.page.tables import TableForm, listed
+from supervisor.observability.record.pool_counts import DAY, HOUR, PoolDays
+from supervisor.observability.views import HistoryEntryView, HistoryView
+from tests.supervisor.observability.page.console_world import (
+    POOL,
+    UGLY,
+    links_of,
+    page_of,
+    reclaimed,
+    rows_of,
+    until_seen,
+)
+from tests.supervisor.observability.page.test_page_formatting import seen
+from tests.testkit.serving import Served, serving
+
+_TODAY = 20_000 * DAY
+_NOW = _TODAY + 10 * HOUR
+
+
+def test_pools_have_the_notices_of_two_days_and_of_a_month() -> None:
+    counts = {
+        (_TODAY, "a/b/c", "noticed"): 2,
+        (_TODAY - 2 * DAY, "a/b/c", "noticed"): 4,
+        (_TODAY - 29 * DAY, "a/b/c", "noticed"): 8,
+        (_TODAY, "a/b/c", "gone"): 1,
+        (_TODAY, "a/b/c", "withdrawn"): 1,
+        (_TODAY, "x/y/z", "noticed"): 1,
+    }
+    held = {HeldOn(cloud="a", zone="b", instance_type="c"): 7 * DAY, HeldOn(): 5 * DAY}
+    snapshot = replace(seen(), now=_NOW)
+    rows = {row.pool: row for row in pool_rows(snapshot, RecordRead(counts=counts, held=held))}
+    assert rows.keys() == {"a/b/c", "x/y/z"}
+    assert rows["a/b/c"].recent == PoolCount(noticed=2, gone=1, spared=1)
+    assert rows["a/b/c"].month == PoolCount(noticed=14, gone=1, spared=1)
+    assert (rows["a/b/c"].rate, rows["x/y/z"].rate) == (2.0, None)
+    ordered = listed(list(rows.values()), TableForm.read({"sort": "recent", "order": "down"}, POOLS), POOLS)
+    assert [row.pool for row in ordered.rows] == ["a/b/c", "x/y/z"]
+
+
+def test_the_chart_has_thirty_days_and_the_highest_is_the_most() -> None:
+    counts = {(_TODAY + HOUR, "p", "noticed"): 1, (_TODAY - 3 * DAY, "p", "noticed"): 4, (_TODAY, "q", "noticed"): 9}
+    days = pool_contents(replace(seen(), now=_NOW), "p", RecordRead(counts=counts)).days
+    assert (len(days), days[0].begins, days[-1].begins) == (30, _TODAY - 29 * DAY, _TODAY)
+    assert {day.begins: day.height for day in days if day.height} == {_TODAY - 3 * DAY: 100.0, _TODAY: 25.0}
+
+
+def test_the_time_from_notice_to_gone_leaves_people_out() -> None:
+    def entry(at: float, node: str, what: str, source: str = "metadata") -> HistoryEntryView:
+        return HistoryEntryView(at=at, subject=f"node/{node}", what=what, text="", source=source)
+
+    entries = [
+        entry(1.0, "a", "noticed"),
+        entry(2.0, "b", "noticed"),
+        entry(3.0, "c", "noticed", "simulated"),
+        entry(31.0, "a", "gone"),
+        entry(33.0, "c", "gone", "simulated"),
+        entry(92.0, "b", "gone"),
+        entry(93.0, "earlier", "gone"),
+    ]
+    shown = pool_contents(seen(), "p", RecordRead(notices=HistoryView(since=0.0, entries=entries)))
+    assert (shown.seconds, shown.median_seconds) == ([30.0, 90.0], 60.0)
+    assert [(each.subject, each.seconds) for each in shown.latest] == [
+        ("node/earlier", None),
+        ("node/b", 90.0),
+        ("node/a", 30.0),
+    ]
+
+
+def test_days_that_are_over_are_read_once() -> None:
+    """Today, and what is not settled yet, is read each time. The hours of the last days are told apart."""
+    asked = list[float]()
+
+    def read(since: float, until: float) -> list[tuple[float, str, str]]:
+        asked.append(since)
+        return [(since + HOUR, "p", "noticed"), (since + 5 * HOUR, "p", "noticed"), (until - 1.0, "p", "gone")]
+
+    days = PoolDays()
+    first = days.counted(read, _NOW)
+    assert asked == [_TODAY - back * DAY for back in range(29, -1, -1)]
+    assert (first[_TODAY - 3 * DAY, "p", "noticed"], first[_TODAY - 2 * DAY + HOUR, "p", "noticed"]) == (2, 1)
+    assert sum(first.values()) == 90
+    assert days.counted(read, _NOW) == first
+    assert asked[30:] == [_TODAY]
+    days.counted(read, _TODAY + DAY + HOUR)
+    assert asked[31:] == [_TODAY, _TODAY + DAY]
+
+
+def test_the_days_of_a_month_are_counted_ahead() -> None:
+    days = PoolDays()
+    counted = list[float]()
+    while (day := days.missing(_NOW)) is not None:
+        days.count(lambda _since, _until: (), day, _NOW)
+        counted.append(day)
+    assert counted == [_TODAY - back * DAY for back in range(29, 0, -1)]
+    assert days.missing(_TODAY + DAY + HOUR) is None  # Not settled yet.
+    assert days.missing(_TODAY + DAY + 2 * HOUR) == _TODAY
+
+
+async def test_pools_lead_to_each_pool_and_to_its_nodes_and_jobs(served: Served) -> None:
+    await reclaimed(served)
+    page = await until_seen(served, "/status/pools", f"{POOL} 3 spot 1 1 1 0")
+    [link] = links_of(page, "/status/pools", POOL)
+    page = await until_seen(served, link, "train 1 Shrinking")
+    for text in (
+        f"Capacity pool {POOL}",
+        "3 nodes are connected, 1 with a notice. There was 1 notice in the last 48 hours, and 1 in the last 30 days.",
+        "train n1 , n2 , n3",
+        "n3 connected spot",
+        "Its latest notices",
+        "How long it takes from a notice to the end of a node is not known.",
+    ):
+        assert text in page.seen
+    assert page.text.count('<rect class="noticed"') == 1
+    assert "/status/nodes/n3" in links_of(page, link, "n3")
+    assert "/status/jobs/train" in links_of(page, link, "train")
+
+
+async def test_a_pool_of_an_unknown_cloud_has_an_address_without_two_slashes(served: Served) -> None:
+    await served.peers.agent("n1", machine=wire.Machine(zone="z", instance_type=UGLY))
+    page = await page_of(served, "/status/pools")
+    assert "<script>1" not in page.text
+    [link] = links_of(page, "/status/pools", f"/z/{UGLY}")
+    assert link.startswith("/status/pools/-/z/")
+    shown = await page_of(served, link)
+    assert (shown.status, "1 node is connected" in shown.seen, "<script>1" in shown.text) == (200, True, False)
+
+
+async def test_a_pool_that_nobody_knows_is_said_to_be(served: Served) -> None:
+    page = await until_seen(served, "/status/pools/a/b/c", "No such capacity pool")
+    assert page.status == 404
+
+
+async def test_a_pool_of_the_past_is_known(tmp_path: Path) -> None:
+    """Its nodes are forgotten, and the record is not."""
+    async with serving(tmp_path) as served:
+        await reclaimed(served)
+        await until_seen(served, "/status/pools", f"{POOL} 3 spot 1 1")
+    async with serving(tmp_path) as served:
+        page = await until_seen(served, "/status/pools?shown=reclaimed", f"{POOL} 0 unknown 0 1 1 0")
+        assert len(rows_of(page)) == 1
+        page = await until_seen(served, f"/status/pools/{POOL}", "No node of it has an agent now.")
+        assert page.status == 200
