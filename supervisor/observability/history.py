@@ -117,7 +117,9 @@ def entries_of(
             concerns = None
             for entry in _entries(before, after, at):
                 if concerns is None:
-                    notices = noticed(after.name).values()
+                    own = after.own_hosts if before is None else before.own_hosts | after.own_hosts
+                    # Stand-alone, the hosts that a job must not use include those of others.
+                    notices = [notice for host, notice in noticed(after.name).items() if host in own]
                     subjects = {_subject(notice) for notice in notices}
                     concerns = tuple(sorted(subjects.union(*(_pools(notice, machine) for notice in notices))))
                 yield replace(entry, concerns=concerns)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.domain.ids import Host
 from supervisor.domain.job import Result, SupervisedJob
 from supervisor.domain.notice import OPERATOR, NoticeState
 from supervisor.observability.history import MAX_ENTRIES, HistoryEntry, JobHistory, entries_of, stored
@@ -86,6 +87,15 @@ def test_every_episode_of_a_notice_is_told_with_its_end() -> None:
     ]
     assert told[0].text.startswith("Node n1 is drained by ann.")
     assert told[1].text == "Node n1 is not drained any more."
+
+
+def test_a_decision_concerns_the_notices_on_hosts_of_the_job_alone() -> None:
+    """Also on a host that the decision has given up. Stand-alone, the hosts not to be used include those of others."""
+    before = running_job(workers=3)
+    after = decided(before, 1)
+    after = replace(after, decision=replace(after.decision, hosts=after.decision.hosts - {Host("n3")}))
+    [entry] = entries_of(JobChanged(before, after, T0), lambda _job: noticed(notice(2), notice(3), notice(9)))
+    assert entry.concerns == ("node/n2", "node/n3")
 
 
 def test_the_end_of_a_job_that_was_not_over_is_told() -> None:
