@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]  # It has no stubs.
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, expect
 
-from tests.browser.browser_scene import BRAKE, LONG, reclaimed, signed_in
+from supervisor.observability.page.rendering import NAVIGATION
+from tests.browser.browser_scene import BRAKE, LONG, PHONE, reclaimed, signed_in, violations
 from tests.testkit.serving import Served, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 SMALL_PHONE = {"viewport": {"width": 320, "height": 568}, "is_mobile": True, "has_touch": True}
 
 
@@ -102,7 +101,7 @@ async def test_rows_can_be_filtered(browser: Browser, served: Served) -> None:
     """Also those that come later; without scripts there is no filter."""
     await reclaimed(served)
     page = await signed_in(browser, served)
-    await page.get_by_label("Filter rows").fill("Small SUSPENDED")
+    await page.get_by_label("Filter rows").fill("Small SUSPENDED (min")
     await expect(page.get_by_role("row", name="small Suspended")).to_be_visible()
     await expect(page.get_by_role("rowheader", name=LONG)).to_have_count(0)
     await expect(page.get_by_text(re.compile(r"^1 of the \d+ rows on this page$"))).to_be_visible()
@@ -137,7 +136,7 @@ async def test_a_job_has_a_page(browser: Browser, served: Served, screen: dict[s
     await agents["n2"].notices("n2", left=90.0)
     await expect(page.get_by_role("rowheader", name="node n2")).to_be_visible()
     assert await page.evaluate("window.opened") == "once"
-    await page.get_by_role("link", name="Now").click()
+    await page.get_by_role("link", name="Now", exact=True).click()
     await expect(page.get_by_role("heading", name="Reclaims under way")).to_be_visible()
 
 
@@ -172,7 +171,7 @@ async def test_the_history_has_a_page(browser: Browser, served: Served, screen: 
         await page.clock.run_for(60_000)
         assert asked == []
         await expect(page.get_by_role("alert")).to_be_hidden()
-    await page.get_by_role("link", name="Now").click()
+    await page.get_by_role("link", name="Now", exact=True).click()
     await expect(page.get_by_role("heading", name="Reclaims under way")).to_be_visible()
 
 
@@ -226,14 +225,6 @@ async def test_it_is_light_or_dark_as_the_system_is(browser: Browser, served: Se
     assert dark < 150
 
 
-async def violations(page: Page) -> list[str]:
-    """What axe finds, of the rules of WCAG 2.2 AA and of good practice."""
-    # In the page's own world a policy forbids foreign scripts; this is no script of the page.
-    await page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8") + "; null")
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found["violations"]]
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", [{}, PHONE], ids=["desk", "phone"])
 async def test_axe_finds_nothing_on_the_page(
@@ -260,9 +251,9 @@ async def test_axe_finds_nothing_on_the_form(browser: Browser, served: Served, s
 
 async def test_the_keyboard_is_enough(browser: Browser, served: Served) -> None:
     page = await signed_in(browser, served)
-    for name in ("Now", "What happened", "Where hours went"):
+    for name in NAVIGATION.values():
         await page.keyboard.press("Tab")
-        await expect(page.get_by_role("link", name=name)).to_be_focused()
+        await expect(page.get_by_role("link", name=name, exact=True)).to_be_focused()
     await page.keyboard.press("Tab")
     button = page.get_by_role("button", name="Sign out")
     await expect(button).to_be_focused()

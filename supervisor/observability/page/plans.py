@@ -52,7 +52,7 @@ class ReclaimPlans:
                 yield f"nothing to do: it is {job.phase}, and does not start there while the notice stands", None
             case Phase.STOPPING:
                 step = "" if job.agreement is None or job.agreement.step is None else f" at step {job.agreement.step}"
-                yield f"saves{step} and stops", job.seconds_left
+                yield f"saves{step} and stops", None
         if not notice.acted_on:
             why = "nobody says when it goes" if notice.notice_class is NoticeClass.HINT else "it is not due yet"
             yield f"nothing to do yet: {why}", None

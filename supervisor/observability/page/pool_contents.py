@@ -87,11 +87,7 @@ POOLS: TableLayout[PoolRow] = TableLayout(
         ),
         "rate": TableColumn("Per worker and day", lambda row: None if row.rate is None else (row.rate, row.pool)),
     },
-    filters={
-        "shown": TableFilter(
-            "which have", {"nodes": "nodes now", "reclaimed": "had notices in the last 30 days"}, _passes
-        )
-    },
+    filters={"shown": TableFilter("which have", {"nodes": "nodes now", "reclaimed": "notices"}, _passes)},
     words=lambda row: " ".join((row.pool, *row.prices, *row.jobs)),
 )
 

@@ -104,7 +104,7 @@ async def test_the_overview_and_the_job_lead_to_it(served: Served) -> None:
         "s from the first notice on",
         "node n2 metadata none yet",
         "Steps lost unknown",
-        "Over not that is known",
+        "Over not, as far as is known",
     ):
         assert text in page.seen
     assert "/status/jobs/train" in links_of(page, link, "train")

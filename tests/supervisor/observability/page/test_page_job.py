@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, urljoin
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.capacity import Placement
+from supervisor.domain.ids import Host, JobName
 from supervisor.observability.page.rendering import NAVIGATION, PageRenderer
 from supervisor.observability.status_view import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
@@ -124,4 +125,13 @@ def test_a_cluster_job_shows_its_pods_nodes_and_many_hosts_are_cut() -> None:
     html = PageRenderer().job(shown, "../../../", session=replace(VIEWING, browser=True))
     assert "And 20 more hosts." in html
     assert html.index("n7</th>") < html.index("n1</th>")
+    placed = {Host("n1"): Placement("uid", Host("gpu/1"), name="bert-0")}
+    status = replace(status, placements=placed)
+    html = PageRenderer("", "https://grafana/").job(
+        replace(shown, status=replace(snapshot, jobs=(status,))), "../../../", signed_in=True
+    )
+    assert 'href="../../../status/history?kind=pod&amp;name=team%2Fbert-0">n1</a>' in html
+    assert 'href="../../../status/nodes/gpu/1">gpu/1</a>' in html
+    jobs = "https://grafana/d/elastic-job-supervisor-jobs?var-job_namespace=team&amp;var-job_name=bert"
+    assert f'<a href="{jobs}">Its dashboard</a>' in html
     assert 'action="../../../status/logout"' in html
