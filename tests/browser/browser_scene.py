@@ -58,6 +58,17 @@ async def pooled(served: Served) -> None:
     operator = served.peers.tokens.operator("ann")
     assert (await served.peers.post("/v1/drills", operator, {"node": "n1", "lead_seconds": 600})).status == 200
 
+    await until(lambda: served.job(LONG).decision.phase == "Stopping")
+
+    async def recorded() -> bool:
+        address = f"{served.peers.http}/v1/history?source=simulated"
+        viewer = {"Authorization": f"Bearer {served.peers.tokens.viewer()}"}
+        async with served.peers.session.get(address, headers=viewer) as answer:
+            return bool((await answer.json())["entries"])
+
+    # The pages of the past do not follow what happens, and the record is written a moment later.
+    await until(recorded, "the record has all of that")
+
 
 async def violations(page: Page) -> list[str]:
     """What axe finds, of the rules of WCAG 2.2 AA and of good practice."""

@@ -103,12 +103,15 @@ NODES: TableLayout[NodeRow] = TableLayout(
 )
 
 
-def node_rows(snapshot: StatusSnapshot) -> Sequence[NodeRow]:
-    """Returns all nodes with an agent."""
+def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Sequence[NodeRow]:
+    """Returns the nodes with an agent, all or those of one capacity pool."""
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
     jobs, notices = jobs_by_node(snapshot), _noticed(snapshot)
     rows = []
     for node, agent in snapshot.agents.items():
+        machine = snapshot.machines.get(node, agent.machine)
+        if pool is not None and pool_name(machine) != pool:
+            continue
         notice = notices.get(node)
         heard = snapshot.heard.get(node, snapshot.silent.get(node))
         rows.append(
@@ -116,7 +119,7 @@ def node_rows(snapshot: StatusSnapshot) -> Sequence[NodeRow]:
                 node=node,
                 state=CONNECTED if agent.connected else RECLAIMED if node in gone else SILENT,
                 silent_seconds=None if agent.connected or heard is None else max(0.0, snapshot.now - heard),
-                machine=snapshot.machines.get(node, agent.machine),
+                machine=machine,
                 jobs=sorted(jobs.get(node, ())),
                 notice=notice,
                 seconds_left=None

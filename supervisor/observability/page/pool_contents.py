@@ -151,12 +151,13 @@ class PoolDay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolContents:
-    """What the page of one pool shows.
+    """What the page of one pool shows at `now` (Unix seconds).
 
     `days` are the last 30, the earliest first, and empty without a record. `seconds` are the times from notice to gone
     of the latest notices, in order. `entries` are the latest of the record, the latest first.
     """
 
+    now: float
     row: PoolRow
     jobs: Mapping[JobName, Sequence[Host]]
     days: Sequence[PoolDay] = ()
@@ -180,7 +181,7 @@ class PoolContents:
 def pool_contents(snapshot: StatusSnapshot, pool: str, read: RecordRead) -> PoolContents:
     """Returns what is known of a pool."""
     counts, held, notices = read.counts, read.held, read.notices
-    nodes = [node for node in node_rows(snapshot) if node.pool == pool]
+    nodes = node_rows(snapshot, pool)
     counted = None if counts is None else {key: count for key, count in counts.items() if key[1] == pool}
     recent, month = _counted(counted, snapshot.now - RECENT_SECONDS), _counted(counted, first_day(snapshot.now))
     row = PoolRow(
@@ -193,6 +194,7 @@ def pool_contents(snapshot: StatusSnapshot, pool: str, read: RecordRead) -> Pool
     latest = [] if notices is None else [each for each in reclaims_of(notices.entries) if not each.of_people]
     seconds = [each.seconds for each in latest if each.end == NoticeState.GONE and each.seconds is not None]
     return PoolContents(
+        now=snapshot.now,
         row=row,
         jobs={job: [node.node for node in nodes if job in node.jobs] for job in row.jobs},
         days=[] if counted is None else _days(counted, snapshot.now),

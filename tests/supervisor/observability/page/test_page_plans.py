@@ -53,6 +53,12 @@ def test_hosts_with_another_notice_do_not_remain() -> None:
     assert _plan(_with(running_job(spec(4)), notice(3), notice(4), notice(5))).startswith("saves and stops")
 
 
+def test_a_host_whose_notice_the_processes_do_not_know_yet_goes_all_the_same() -> None:
+    now = _with(running_job(spec(6)), notice(3))
+    unknown = replace(now, jobs=(replace(now.jobs[0], noticed={}),))
+    assert _plan(unknown) == "saves and stops, because 5 workers would remain of at least 6"
+
+
 def test_a_host_that_is_left_out_already_changes_nothing_more() -> None:
     job = running_job()
     left = replace(job, decision=replace(job.decision, exclusions=frozenset({Host("n3")})))
