@@ -20,7 +20,7 @@ RECLAIMED = "silent, because its node was reclaimed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRow:
+class NodesRow:
     """A node with an agent.
 
     `silent_seconds` is None while the agent is connected. `notice` is its most urgent notice, of which `seconds_left`
@@ -59,7 +59,7 @@ def pool_of_path(path: str) -> str:
     return path[1:] if path.startswith(_NO_CLOUD) else path
 
 
-def _passes(row: NodeRow, wanted: str) -> bool:
+def _passes(row: NodesRow, wanted: str) -> bool:
     match wanted:
         case "noticed":
             return row.notice is not None
@@ -68,7 +68,7 @@ def _passes(row: NodeRow, wanted: str) -> bool:
     return row.state != CONNECTED
 
 
-NODES: TableLayout[NodeRow] = TableLayout(
+NODES: TableLayout[NodesRow] = TableLayout(
     columns={
         "node": TableColumn("Node", lambda row: row.node),
         "agent": TableColumn("Agent", lambda row: (row.state, -(row.silent_seconds or 0.0), row.node)),
@@ -103,7 +103,7 @@ NODES: TableLayout[NodeRow] = TableLayout(
 )
 
 
-def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Sequence[NodeRow]:
+def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Sequence[NodesRow]:
     """Returns the nodes with an agent, all or those of one capacity pool."""
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
     jobs, notices = jobs_by_node(snapshot), _noticed(snapshot)
@@ -115,7 +115,7 @@ def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Sequence[Nod
         notice = notices.get(node)
         heard = snapshot.heard.get(node, snapshot.silent.get(node))
         rows.append(
-            NodeRow(
+            NodesRow(
                 node=node,
                 state=CONNECTED if agent.connected else RECLAIMED if node in gone else SILENT,
                 silent_seconds=None if agent.connected or heard is None else max(0.0, snapshot.now - heard),

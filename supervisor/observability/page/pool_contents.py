@@ -8,7 +8,7 @@ from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import HeldOn
 from supervisor.domain.notice import NoticeState
-from supervisor.observability.page.node_contents import NodeRow, node_rows
+from supervisor.observability.page.node_contents import NodesRow, node_rows
 from supervisor.observability.page.past import NOTICED, Reclaim, RecordRead, reclaims_of
 from supervisor.observability.page.tables import TableColumn, TableFilter, TableLayout
 from supervisor.observability.record.pool_counts import DAY, HOUR, POOL_DAYS, PoolCounts, first_day
@@ -35,7 +35,7 @@ class PoolRow:
     """
 
     pool: str
-    nodes: Sequence[NodeRow]
+    nodes: Sequence[NodesRow]
     recent: PoolCount | None
     month: PoolCount | None
     worker_days: float | None
@@ -95,7 +95,7 @@ POOLS: TableLayout[PoolRow] = TableLayout(
 def pool_rows(snapshot: StatusSnapshot, read: RecordRead) -> Sequence[PoolRow]:
     """Returns the pools with a node, and those of which the record knows a notice or the ledger a worker."""
     counts, held = read.counts, read.held
-    nodes: dict[str, list[NodeRow]] = {}
+    nodes: dict[str, list[NodesRow]] = {}
     for node in node_rows(snapshot):
         if node.pool:
             nodes.setdefault(node.pool, []).append(node)

@@ -3,7 +3,7 @@
 import html
 import re
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from reclaim.v1 import reclaim_pb2 as wire
 
@@ -54,11 +54,3 @@ async def until_seen(served: Served, path: str, text: str) -> PageAnswer:
     found = await until(shown, f"{path} shows {text!r}")
     assert isinstance(found, PageAnswer)
     return found
-
-
-async def all_pages_linked(served: Served, path: str) -> None:
-    """Every link of a page leads to a page of the console that is there."""
-    page = await page_of(served, path)
-    for link in set(links_of(page, path)):
-        assert urlsplit(link).path.startswith(("/status", "/")), link
-        assert (await page_of(served, link)).status == 200, link

@@ -204,6 +204,24 @@ async def test_a_node_shows_its_agent_notices_jobs_and_past(served: Served) -> N
     assert "data-poll" in page.text
 
 
+async def test_every_link_leads_to_a_page_that_is_there(served: Served) -> None:
+    """From the overview on, as deep as there are pages: every name of a job, node, pool and decision among them."""
+    await reclaimed(served)
+    await until_seen(served, f"/status/pools/{POOL}", "train 1 Shrinking")
+    waiting, seen = ["/"], set[str]()
+    while waiting:
+        path = waiting.pop()
+        page = await page_of(served, path)
+        assert page.status == 200, path
+        seen.add(path)
+        # Of the links that sort and page a table, one of each column is enough.
+        found = {link for link in links_of(page, path) if "order=down" not in link and "before=" not in link}
+        waiting += found - seen - set(waiting)
+    kinds = {path.split("/")[2].partition("?")[0] for path in seen if path != "/"}
+    assert kinds == {"jobs", "nodes", "pools", "groups", "drills", "history", "report"}
+    assert {"/status/jobs/train", "/status/nodes/n1", "/status/nodes/n3", f"/status/pools/{POOL}"} <= seen
+
+
 async def test_a_name_of_a_node_is_never_markup_and_its_link_leads_there(served: Served) -> None:
     name = 'a/b?c#"><i>&d'
     agent = await served.peers.agent(name)
