@@ -7,6 +7,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from supervisor.identity.tokens import Operator
+from tests.browser.browser_scene import violations
 from tests.testkit.serving import Served
 from tests.testkit.waiting import until
 
@@ -26,6 +27,8 @@ async def _by_link(browser: Browser, served: Served, **context: Any) -> Page:
     page = await (await browser.new_context(**context)).new_page()
     await page.goto(served.peers.tokens.link(Operator(name="ann"), served.peers.http, time.time(), 60))
     await expect(page.get_by_role("heading", name="Sign in as ann")).to_be_visible()
+    if context.get("java_script_enabled", True):
+        assert await violations(page) == []
     await page.get_by_role("button", name="Sign in").click()
     await expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
     return page
@@ -41,6 +44,8 @@ async def test_a_job_is_suspended(browser: Browser, served: Served, context: dic
     await expect(page.get_by_text("stays suspended until somebody resumes it")).to_be_visible()
     await page.get_by_label("Why (for people)").fill("new data")
     await expect(page.get_by_label("Filter rows")).to_be_hidden()
+    if context.get("java_script_enabled", True):
+        assert await violations(page) == []
     await page.get_by_role("button", name="Suspend job").click()
     await expect(page.get_by_role("heading", name="Job train")).to_be_visible()
     await expect(page.get_by_text("ann has suspended the job: new data").first).to_be_visible()

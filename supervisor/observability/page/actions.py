@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import structlog
 from aiohttp import web
@@ -193,7 +193,7 @@ def _page_of(form: ActionForm) -> str:
     """The address of the page that shows what becomes of what a form asked for, seen from the root of the page."""
     if form.text.subject == "job":
         return f"status/jobs/{quote(form.name)}"
-    return f"status/history?{urlencode({'kind': 'node', 'name': form.name})}"
+    return f"status/nodes/{quote(form.name)}"
 
 
 def _sentence(error: Exception) -> tuple[int, str]:
