@@ -1,7 +1,7 @@
 """Keeps the last groups of reclaims: the decision about each, how fast it was made, and what it cost."""
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -9,13 +9,13 @@ from supervisor.decide.policy import Policy
 from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
-from supervisor.domain.notice import OF_PEOPLE, OPERATOR
+from supervisor.domain.notice import OF_PEOPLE, OPERATOR, ReclaimNotice
 from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticedHosts, is_stopped
 
 MAX_GROUPS = 50
 
-_OVER = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.TIMED_OUT, Phase.FINISHED})
+OVER = frozenset({Phase.RUNNING, Phase.SHRINKING, Phase.TIMED_OUT, Phase.FINISHED})
 """Phases in which a job is not suspended any more; one that tries to resume still is."""
 
 
@@ -80,6 +80,43 @@ class DecidedGroup:
         return self.outcome is GroupOutcome.SHRUNK or self.resumed_at is not None
 
 
+def outcome_of(before: SupervisedJob, after: SupervisedJob) -> GroupOutcome | None:
+    """What a change decides about a group of reclaims; None if it decides about none."""
+    if is_stopped(before, after):  # It takes precedence over the hosts that it excludes.
+        return GroupOutcome.STOPPED
+    return GroupOutcome.SHRUNK if after.decision.exclusions - before.decision.exclusions else None
+
+
+def begun(  # noqa: PLR0913, PLR0917 - a change, what it decides, and what was known then
+    before: SupervisedJob,
+    after: SupervisedJob,
+    outcome: GroupOutcome,
+    at: float,
+    noticed: Mapping[Host, ReclaimNotice],
+    policy: Policy,
+) -> DecidedGroup:
+    """Returns the group that a change at an instant (Unix seconds) decides about."""
+    known = before.decision.exclusions
+    hosts = after.decision.exclusions if outcome is GroupOutcome.SHRUNK else after.own_hosts.intersection(noticed)
+    subjects = sorted(hosts - known)
+    notices = [noticed[host] for host in subjects if host in noticed]
+    return DecidedGroup(
+        job=after.name,
+        uid=after.uid,
+        outcome=outcome,
+        at=at,
+        run=after.decision.run,
+        generation=after.decision.generation,
+        reason=after.decision.reason,
+        sources=tuple(sorted({notice.source for notice in notices})),
+        subjects=tuple(subjects),
+        noticed_at=min((notice.first_seen for notice in notices), default=None),
+        deadline=min((deadline_of(notice, policy) for notice in notices), default=None),
+        workers=len(before.decision.hosts - before.decision.exclusions),
+        cause=cause_of(after, outcome, {notice.source for notice in notices}),
+    )
+
+
 @dataclass(slots=True)
 class DecidedGroups:
     """Keeps the last groups, as a listener of the journal.
@@ -107,15 +144,12 @@ class DecidedGroups:
                     if (group.job, group.uid) == (before.name, before.uid):
                         self._groups[index] = replace(group, forgotten=True)
             case JobChanged(before, after, at) if before is not None:
-                outcome = None
-                if is_stopped(before, after):  # It takes precedence over the hosts that it excludes.
-                    outcome = GroupOutcome.STOPPED
+                outcome = outcome_of(before, after)
+                if outcome is GroupOutcome.STOPPED:
                     # Later changes belong to the new group.
                     self._update(after, lambda group: replace(group, resumed_at=at))
-                elif after.decision.exclusions - before.decision.exclusions:
-                    outcome = GroupOutcome.SHRUNK
                 if outcome is not None:
-                    self._groups.append(self._begun(before, after, outcome, at))
+                    self._groups.append(begun(before, after, outcome, at, self.noticed(after.name), self.policy))
                 self._update(after, lambda group: self._continued(group, after, at))
 
     def on_step(self, worker: Worker, step: int | None) -> None:
@@ -134,28 +168,6 @@ class DecidedGroups:
             if not group.closed and (group.job, group.uid) == (job.name, job.uid):
                 self._groups[index] = change(group)
 
-    def _begun(self, before: SupervisedJob, after: SupervisedJob, outcome: GroupOutcome, at: float) -> DecidedGroup:
-        noticed = self.noticed(after.name)
-        known = before.decision.exclusions
-        hosts = after.decision.exclusions if outcome is GroupOutcome.SHRUNK else after.own_hosts.intersection(noticed)
-        subjects = sorted(hosts - known)
-        notices = [noticed[host] for host in subjects if host in noticed]
-        return DecidedGroup(
-            job=after.name,
-            uid=after.uid,
-            outcome=outcome,
-            at=at,
-            run=after.decision.run,
-            generation=after.decision.generation,
-            reason=after.decision.reason,
-            sources=tuple(sorted({notice.source for notice in notices})),
-            subjects=tuple(subjects),
-            noticed_at=min((notice.first_seen for notice in notices), default=None),
-            deadline=min((deadline_of(notice, self.policy) for notice in notices), default=None),
-            workers=len(before.decision.hosts - before.decision.exclusions),
-            cause=_cause(after, outcome, {notice.source for notice in notices}),
-        )
-
     def _continued(self, group: DecidedGroup, job: SupervisedJob, at: float) -> DecidedGroup:
         answer, known = job.observed.acknowledgement, group.acknowledgement
         if (
@@ -170,14 +182,14 @@ class DecidedGroups:
             notices = (noticed[host] for host in group.subjects if host in noticed)
             latest = min((deadline_of(notice, self.policy) for notice in notices), default=None)
             group = replace(group, acknowledgement=answer, deadline=group.deadline if latest is None else latest)
-        if job.decision.phase in _OVER:
+        if job.decision.phase in OVER:
             return replace(group, resumed_at=at)
         if group.suspended_at is None and job.decision.phase is Phase.SUSPENDED:
             return replace(group, suspended_at=at)
         return group
 
 
-def _cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source]) -> GroupCause:
+def cause_of(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source]) -> GroupCause:
     """Finds the cause of a stop or an exclusion, in the order in which `plan` decides on stops."""
     if outcome is GroupOutcome.STOPPED:
         if job.observed.ending:
