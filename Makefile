@@ -262,7 +262,7 @@ proto-check: $(INSTALLED) ## Check that the stubs are generated from the contrac
 lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions and hashes only)
 	$(LOCK) --all-extras --group dev $(ARGS) pyproject.toml -o requirements/dev.txt
 	$(LOCK) --extra server --extra agent --group build --group simulator -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
-	$(LOCK) --extra server -c requirements/dev.txt pyproject.toml -o requirements/server.txt
+	$(LOCK) --extra server --extra tracing -c requirements/dev.txt pyproject.toml -o requirements/server.txt
 	$(LOCK) --extra agent -c requirements/dev.txt pyproject.toml -o requirements/agent.txt
 	$(LOCK) --group build -c requirements/dev.txt -o requirements/build.txt
 	$(LOCK) requirements/docs.in -o requirements/docs.txt

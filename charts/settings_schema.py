@@ -35,6 +35,7 @@ SUPERVISOR_OWNED = frozenset(
         "tls_cert_file",
         "tls_key_file",
         "tls_names",
+        "traces",
         "webhook_address",
         "webhook_name",
     }

@@ -289,6 +289,13 @@ class Settings(Policy):
             "labels. 0: no label names a job.",
         ),
     ] = 200
+    traces: Annotated[
+        bool,
+        Meta(
+            description="Send traces of reclaims by OTLP over gRPC, see docs/guide/tracing.md. The address"
+            " of the collector is in OpenTelemetry's own variables, such as OTEL_EXPORTER_OTLP_ENDPOINT."
+        ),
+    ] = False
     tls_cert_file: Annotated[
         Path | None,
         Meta(description="PEM: the certificate of both ports, followed by its chain. Required beyond loopback."),

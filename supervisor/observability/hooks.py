@@ -46,7 +46,8 @@ Gpus = Callable[[JobName], float | None]
 class LiveState:
     """Access to the present state of a leader.
 
-    `notified` counts notifications by target and outcome.
+    `notified` counts notifications by target and outcome, and `spans` returns the number of spans by outcome; it is
+    None if there are no traces.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -62,6 +63,7 @@ class LiveState:
     notified: Counter[tuple[str, str]] = field(default_factory=Counter)
     policy: Policy
     now: Callable[[], float]
+    spans: Callable[[], Mapping[str, int]] | None = None
 
     def nodes(self, job: SupervisedJob) -> Mapping[Host, Host]:
         """The node of each worker of a job. It is empty, and so has no agent, for a pod that is not in the cache."""

@@ -24,12 +24,12 @@ from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.job import SupervisedJob, with_end
 from supervisor.domain.ledger import HeldOn, TimeSpent
-from supervisor.domain.order import Worker
+from supervisor.domain.order import ProcessDirective, Worker
 from supervisor.domain.stays import MeasuredCosts
 from supervisor.failpoints import At
 from supervisor.fanout import lines, members, ranks
 from supervisor.fanout.launchers import Launchers
-from supervisor.fanout.processes import Processes
+from supervisor.fanout.processes import OnSent, Processes
 from supervisor.identity.tokens import Authenticator, Tokens
 from supervisor.ingest import agent_registry, agent_reports, agents, expiry, operators, rendezvous
 from supervisor.ingest.launchers import LauncherEndpoints, LauncherQuotas
@@ -43,6 +43,8 @@ from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
 from supervisor.observability.record.database import file_url
+from supervisor.observability.traces.follower import ReclaimTraces
+from supervisor.observability.traces.spans import SpanExport
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import Endpoints, Servers
 from supervisor.settings import Settings
@@ -64,8 +66,8 @@ class Foundation:
     """The parts of the process that a supervisor is built on.
 
     `changes` wakes the components that decide when facts have changed. `cluster` is None stand-alone. `may_act` returns
-    whether no other supervisor can lead now. `features` are further ones, which the process brings along.
-    `on_serving` is called with the URL of HTTP.
+    whether no other supervisor can lead now. `traces` is None if none are sent. `features` are further ones, which the
+    process brings along. `on_serving` is called with the URL of HTTP.
     """
 
     settings: Settings
@@ -80,6 +82,7 @@ class Foundation:
     may_act: Callable[[], bool] = lambda: True
     hooks: MetricsHooks = field(default_factory=MetricsHooks)
     notifications: config.NotificationConfig | None = None
+    traces: SpanExport | None = None
     features: Sequence["Feature"] = ()
     on_serving: Callable[[str], None] = lambda _url: None
 
@@ -131,6 +134,7 @@ class SupervisorService:
             Feature(listeners=base.hooks.attach(state.live)),  # Metrics, if the process serves any.
             _status(base, state),
             *([] if base.notifications is None else [_notifications(base, state, base.notifications)]),
+            *([] if state.traces is None else [_traces(base, state, state.traces)]),
             Feature(tasks=common_tasks(base.refusals, base.certificate) if leader is None else leader.tasks),
             *base.features,
         ]
@@ -238,9 +242,12 @@ class SharedState:
         # In this order: notices age before jobs are planned.
         self.facts_aged, self.facts_changed = changes.subscribe(), changes.subscribe()
         self.requests = loop.PlanRequests(changes.notify)
-        self.processes = Processes(
-            self.facts.directives, clock.now, bulkhead, self.requests.add, base.hooks.on_directives_sent
-        )
+        self.traces: ReclaimTraces | None = None
+        on_sent: OnSent = base.hooks.on_directives_sent
+        if base.traces is not None:
+            self.traces = ReclaimTraces(base.traces.put, self.facts.noticed, settings, clock.now)
+            on_sent = _observed_by(base, self.traces)
+        self.processes = Processes(self.facts.directives, clock.now, bulkhead, self.requests.add, on_sent)
         self.ranks = ranks.RankStates(self.processes.workers, self.facts.agreement, self.requests.add)
         self.saves = ranks.Saves()
         self.members = members.MemberStreams(job, self.requests.add, bulkhead)
@@ -260,7 +267,19 @@ class SharedState:
             machine=self.facts.machine,
             policy=settings,
             now=clock.now,
+            spans=None if base.traces is None else base.traces.outcomes,
         )
+
+
+def _observed_by(base: Foundation, traces: ReclaimTraces) -> OnSent:
+    """Returns what tells metrics and traces which directives were sent."""
+
+    def on_sent(job: JobName, directives: Collection[ProcessDirective]) -> None:
+        base.hooks.on_directives_sent(job, directives)
+        with base.bulkhead.guard("traces", job, retried=False):
+            traces.on_directives_sent(job, directives)
+
+    return on_sent
 
 
 def _decisions(base: Foundation, state: SharedState, leader: "ClusterLeader | None") -> Feature:
@@ -503,6 +522,16 @@ def _notifications(base: Foundation, state: SharedState, targets: config.Notific
     )
     sender = notifier.Notifications(targets, timing, state.live, base.may_act, base.clock, base.bulkhead)
     return Feature(tasks={"notifications": sender.run}, listeners=[sender])
+
+
+def _traces(base: Foundation, state: SharedState, traces: ReclaimTraces) -> Feature:
+    """Builds the feature that makes traces of reclaims."""
+    snapshot = state.store.snapshot()
+    traces.begin(snapshot.notices.values())
+    for job in snapshot.jobs.values():
+        with base.bulkhead.guard("traces", job.name, retried=False):
+            traces.take_over(job)
+    return Feature(listeners=[traces])
 
 
 @dataclass(frozen=True, slots=True)

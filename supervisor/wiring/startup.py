@@ -20,6 +20,7 @@ from servicekit.settings import SettingsError
 from supervisor.identity.tokens import Operator, Tokens
 from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
+from supervisor.observability.traces.spans import SpanExport
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import ServingState, SupervisorHealth
 from supervisor.settings import PREFIX, Settings, StoreKind, create_data_dir
@@ -29,6 +30,7 @@ from supervisor.wiring.app import Feature, Foundation, SupervisorService, Task, 
 
 if TYPE_CHECKING:
     from supervisor.observability.metrics.wiring import Metrics
+    from supervisor.observability.traces.export import OtlpExport
     from supervisor.wiring.cluster import SupervisorReplica
 
 STORE_FILE = "supervisor.sqlite"
@@ -42,7 +44,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingProcess:
-    """The parts of every supervisor's process, stand-alone or on a cluster; `metrics` is None if it serves none."""
+    """The parts of every supervisor's process, stand-alone or on a cluster.
+
+    `metrics` is None if it serves none, `traces` if it sends none.
+    """
 
     settings: Settings
     clock: Clock
@@ -51,6 +56,7 @@ class ServingProcess:
     health: SupervisorHealth
     certificate: tls.ServerCertificate | None
     notifications: NotificationConfig | None
+    traces: SpanExport | None
     metrics: "Metrics | None"
     metrics_task: Mapping[str, Task]
 
@@ -63,7 +69,7 @@ async def serve(settings: Settings) -> int:
     create_data_dir(settings.data_dir)
     notifications = load_notifications(settings)
     with lifecycle.cancel_on_signals():  # For the wait for an API server; later, signals set `stop`.
-        async with _probes(settings.probe_address) as health:
+        async with _traces(settings, clock) as traces, _probes(settings.probe_address) as health:
             bulkhead, refusals = Bulkhead(clock), Refusals()
             # It also takes what callbacks of the running loop raise.
             asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
@@ -83,6 +89,7 @@ async def serve(settings: Settings) -> int:
                 health=health,
                 certificate=certificate,
                 notifications=notifications,
+                traces=traces,
                 metrics=metrics,
                 metrics_task=metrics_task,
             )
@@ -114,6 +121,7 @@ async def _serve_alone(process: ServingProcess) -> None:
                 hooks=hooks,
                 notifications=process.notifications,
                 on_serving=partial(_offer_sign_in, tokens, process),
+                traces=process.traces,
             )
         )
         with lifecycle.stop_on_signals(stop):
@@ -163,6 +171,7 @@ async def _serve_in_cluster(process: ServingProcess) -> None:
                     may_act=replica.may_act,
                     hooks=_replica_hooks(process.metrics, replica),
                     notifications=process.notifications,
+                    traces=process.traces,
                     features=[recording, publication],
                 )
             ).tasks
@@ -208,6 +217,38 @@ async def _probes(where: str) -> AsyncIterator[SupervisorHealth]:
     async with probes.serving() as address:
         _log.info("probes.listening", address=str(address))
         yield health
+
+
+@asynccontextmanager
+async def _traces(settings: Settings, clock: Clock) -> AsyncIterator[SpanExport | None]:
+    """Sends traces while the context lasts, if the settings ask for them.
+
+    It surrounds all else, so that another supervisor takes over before the last spans are sent.
+    """
+    export = open_traces(settings, clock) if settings.traces else None
+    try:
+        yield export
+    finally:
+        if export is not None:
+            await asyncio.to_thread(export.close)
+
+
+def open_traces(settings: Settings, clock: Clock) -> "OtlpExport":
+    """Returns what sends traces. The caller has to close it.
+
+    Raises:
+        SettingsError: Its packages are not installed, or OpenTelemetry's variables cannot be used.
+    """
+    try:
+        # Imported here: traces that are off should cost no memory, and their packages are an extra.
+        from supervisor.observability.traces.export import OtlpExport, TracesUnusableError  # noqa: PLC0415
+    except ImportError as error:
+        why = f"needs packages that are not installed: pip install 'elastic-job-supervisor[tracing]' ({error})"
+        raise SettingsError(f"{PREFIX}TRACES", why) from error
+    try:
+        return OtlpExport(version("elastic-job-supervisor"), settings.pod_name, clock)
+    except TracesUnusableError as error:
+        raise SettingsError(f"{PREFIX}TRACES", str(error)) from error
 
 
 def load_notifications(settings: Settings) -> NotificationConfig | None:

@@ -52,6 +52,7 @@ _REFUSED: list[tuple[Values, str]] = [
     ({"agent": {"probePort": 70000}}, "at '/agent/probePort': maximum: got 70,000, want 65,535"),
     ({"agent": {"maxUnavailable": "0%"}}, "at '/agent/maxUnavailable'"),
     ({"networkPolicy": {"nodeCIDRs": ["10.0.0.1"]}}, "at '/networkPolicy/nodeCIDRs/0'"),
+    ({"tracing": {"endpoint": "collector:4317"}}, "at '/tracing/endpoint'"),
     ({"fullnameOverride": "Über"}, "at '/fullnameOverride'"),
     ({"tls": {"mode": "none"}}, "at '/tls/mode'"),
     ({"tls": {"caBundle": "no PEM"}}, "at '/tls/caBundle'"),

@@ -49,6 +49,7 @@ _RENDERINGS: list[Mapping[str, Any]] = [
     {"metrics": {"enabled": True}},
     {"notifications": {"targets": [{"name": "team", "urlSecret": {"name": "slack"}}]}},
     {"record": {"urlSecret": {"name": "record"}}},
+    {"tracing": {"endpoint": "http://collector:4317"}},
 ]
 
 
@@ -57,7 +58,9 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
     return environment(one(helm.render({service: {"settings": values}}), kind, name))
 
 
-@pytest.mark.parametrize("values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications", "record"])
+@pytest.mark.parametrize(
+    "values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications", "record", "traces"]
+)
 @pytest.mark.parametrize("service", _SERVICES)
 def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, values: Mapping[str, Any]) -> None:
     cls, prefix, kind, name, _ = _SERVICES[service]
@@ -70,7 +73,7 @@ def test_the_settings_that_are_the_charts_own_are_set_by_it(helm: Helm, service:
     _, prefix, kind, name, owned = _SERVICES[service]
     renderings = [helm.render(values) for values in _RENDERINGS]
     variables = {variable for objects in renderings for variable in environment(one(objects, kind, name))}
-    said = {variable.removeprefix(f"{prefix}_").lower() for variable in variables}
+    said = {variable.removeprefix(f"{prefix}_").lower() for variable in variables if variable.startswith(prefix)}
     assert said - {"log_format"} == owned - {"leader_election"}
 
 
@@ -131,3 +134,12 @@ def test_the_record_is_in_the_database_that_a_secret_names(helm: Helm) -> None:
     assert volume["secret"]["secretName"] == "our-record"
     assert volume["secret"]["items"] == [{"key": "url", "path": path.name}]
     assert volume["secret"]["optional"] is True
+
+
+def test_the_collector_of_traces_is_named_for_its_library(helm: Helm) -> None:
+    """Without one, there are no traces."""
+    off = environment(one(helm.render(), "Deployment"))
+    assert not off.keys() & {"OTEL_EXPORTER_OTLP_ENDPOINT", f"{PREFIX}TRACES"}
+    said = environment(one(helm.render({"tracing": {"endpoint": "https://collector.example.com:4317"}}), "Deployment"))
+    assert settings.load(SupervisorSettings, PREFIX, said).traces is True
+    assert said["OTEL_EXPORTER_OTLP_ENDPOINT"] == "https://collector.example.com:4317"

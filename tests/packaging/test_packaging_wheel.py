@@ -43,7 +43,7 @@ def test_its_extras_are_for_users_only(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         metadata = message_from_bytes(archive.read(name))
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"agent", "cli", "server"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == {"agent", "cli", "server", "tracing"}
     assert metadata["Author"] == "The Elastic Job Supervisor authors"
     assert "Programming Language :: Python :: 3.11" in (metadata.get_all("Classifier") or ())
 

@@ -73,6 +73,7 @@ def test_the_promised_defaults() -> None:
         "probe_address": "",
         "metrics_address": "",
         "metrics_jobs": 200,
+        "traces": False,
         "tls_cert_file": None,
         "tls_key_file": None,
         "keys_secret": "",

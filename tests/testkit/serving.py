@@ -26,6 +26,7 @@ from supervisor.domain.notice import ReclaimNotice
 from supervisor.fanout.processes import Processes
 from supervisor.identity.tokens import Tokens
 from supervisor.observability.hooks import MetricsHooks
+from supervisor.observability.traces.spans import SpanExport
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import ENDPOINTS_FILE
 from supervisor.settings import Settings
@@ -511,6 +512,7 @@ async def serving(  # noqa: PLR0913 - each has a default
     kept_in: type[SqliteStore] = SqliteStore,
     hooks: MetricsHooks = MetricsHooks(),  # noqa: B008 - it has no state
     refusals: Refusals | None = None,
+    traces: SpanExport | None = None,
     **changes: Any,
 ) -> AsyncIterator[Served]:
     """Runs a supervisor on that data directory, with short times unless `changes` say otherwise.
@@ -536,6 +538,7 @@ async def serving(  # noqa: PLR0913 - each has a default
             refusals=refusals or Refusals(),
             hooks=hooks,
             notifications=load_notifications(settings),
+            traces=traces,
         )
     )
     task = asyncio.create_task(supervisor.serve(stop))

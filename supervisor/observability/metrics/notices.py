@@ -12,9 +12,11 @@ from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
+from supervisor.observability.groups import GroupOutcome
 from supervisor.observability.hooks import NodeLocations
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts, is_stopped
 from supervisor.observability.metrics.table import counter, histogram
+from supervisor.observability.traces.follower import trace_of
 
 MAX_SOURCES = 32
 """Agents name their own sources; there are eight known ones."""
@@ -65,11 +67,15 @@ class NoticeMetrics:
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredDecision:
-    """A decision about notices, the notice that caused it, the hosts it excludes, and its directives' generation."""
+    """A decision about notices, the notice that caused it, the hosts it excludes, and its directives' generation.
+
+    `trace` is the label that leads to its trace, if there is one.
+    """
 
     generation: int
     at: float
     notice: ReclaimNotice | None
+    trace: Mapping[str, str]
     hosts: frozenset[Host] = frozenset()
 
     def covers(self, directive: ProcessDirective) -> bool:
@@ -96,11 +102,15 @@ class Latencies:
         registry: The registry that serves the metrics.
         noticed: Called once for each decision.
         now: Unix seconds.
+        traced: Whether there are traces, to which exemplars lead.
     """
 
     name = "latency metrics"
 
-    def __init__(self, registry: CollectorRegistry, noticed: NoticedHosts, now: Callable[[], float]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, noticed: NoticedHosts, now: Callable[[], float], *, traced: bool = False
+    ) -> None:
+        self._traced = traced
         self._noticed = noticed
         self._now = now
         self._jobs: dict[JobName, _MeasuredJob] = {}
@@ -134,19 +144,21 @@ class Latencies:
         stop = after.decision.stop
         if is_stopped(before, after) and stop is not None:
             notice = certain(before, self._noticed(after.name), at)
-            decision, decided = "stop", _MeasuredDecision(stop.generation, at, notice)
+            decision = "stop"
+            decided = _MeasuredDecision(stop.generation, at, notice, self._trace(after, GroupOutcome.STOPPED))
         elif new:
             noticed = self._noticed(after.name)
             found = [noticed[host] for host in new if host in noticed and noticed[host].state is NoticeState.ACTIVE]
             notice = min(found, key=lambda each: each.first_seen, default=None)
-            decision, decided = "shrink", _MeasuredDecision(after.decision.excluded_at, at, notice, new)
+            trace, decision = self._trace(after, GroupOutcome.SHRUNK), "shrink"
+            decided = _MeasuredDecision(after.decision.excluded_at, at, notice, trace, new)
         else:
             return
         job = self._jobs.setdefault(after.name, _MeasuredJob())
         job.last, job.measured = decided, set()
         if notice is not None:
             seconds = max(0.0, at - notice.first_seen)
-            self._to_decision.labels(decision).observe(seconds, exemplar({"notice_id": notice.id, "job": after.name}))
+            self._to_decision.labels(decision).observe(seconds, _example(decided.trace, notice, after.name))
         for directive, sent_at in job.unmatched:
             if decided.covers(directive):
                 self._measure(job, decided, after.name, directive.kind, sent_at)
@@ -163,9 +175,17 @@ class Latencies:
         if last.notice is None:
             self._to_directive.labels(kind).observe(seconds)
             return
-        example = exemplar({"notice_id": last.notice.id, "job": name})  # It leads from an outlier to its log lines.
+        example = _example(last.trace, last.notice, name)
         self._to_directive.labels(kind).observe(seconds, example)
         self._in_all.labels(kind).observe(max(0.0, at - last.notice.first_seen), example)
+
+    def _trace(self, job: SupervisedJob, outcome: GroupOutcome) -> Mapping[str, str]:
+        return {"trace_id": str(trace_of(job, outcome))} if self._traced else {}
+
+
+def _example(trace: Mapping[str, str], notice: ReclaimNotice, job: JobName) -> dict[str, str]:
+    """Returns an exemplar, which leads from an outlier to its trace and its log lines."""
+    return exemplar({**trace, "notice_id": notice.id, "job": job})
 
 
 def certain(job: SupervisedJob, noticed: Mapping[Host, ReclaimNotice], now: float) -> ReclaimNotice | None:

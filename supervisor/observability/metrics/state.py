@@ -47,6 +47,7 @@ class StateCollector(Collector):
             "jobs": partial(self._jobs, jobs),
             "coverage": partial(self._coverage, jobs),
             "ledger": self._ledger,
+            "traces": self._traces,
             "notifications": lambda: iter([counter_family("notifications", sorted(self.live.notified.items()))]),
         }
         for name, part in parts.items():
@@ -129,6 +130,10 @@ class StateCollector(Collector):
                     labels = (*self._namespaces.of(job_namespace), accounts[account])
                     by_labels[labels] = by_labels.get(labels, 0.0) + sums.get((job_namespace, account), 0.0)
             yield counter_family(name, sorted(by_labels.items()))
+
+    def _traces(self) -> Iterator[Metric]:
+        counted = {} if self.live.spans is None else self.live.spans()
+        yield counter_family("spans", [((outcome,), count) for outcome, count in counted.items()])
 
     def _coverage(self, jobs: Collection[SupervisedJob]) -> Iterator[Metric]:
         workers = without_agent = without_stream = 0

@@ -49,6 +49,10 @@ _PROCESS = {
         "Counts Kubernetes Events that the supervisor wanted to write, by outcome.", ("outcome",)
     ),
     "notifications": MetricDefinition("Counts notifications to webhooks, by outcome.", ("target", "outcome")),
+    "spans": MetricDefinition(
+        "Counts spans of traces: exported, failed (the collector did not take them), or dropped (too many waited).",
+        ("outcome",),
+    ),
 }
 
 _NOTICES = {

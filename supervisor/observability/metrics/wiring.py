@@ -127,7 +127,9 @@ class LeaderMetrics(MetricsHooks):
         self._named.begin(live.snapshot().jobs.values())
         self._registry.register(self._named)
         self._registry.register(state.StateCollector(live, self._sources, self.bulkhead))
-        self._latencies = notices.Latencies(self._registry, live.noticed, self._clock.now)
+        self._latencies = notices.Latencies(
+            self._registry, live.noticed, self._clock.now, traced=live.spans is not None
+        )
         agreements = jobs.AgreementMetrics(self._registry)
         counted = jobs.JobMetrics(self._registry, live.noticed, live.policy, self._named)
         # Named jobs come first, so that a job has its place when another listener reports something about it.
