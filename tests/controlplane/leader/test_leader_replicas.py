@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.serving.servers import ENDPOINTS_FILE
 from tests.controlplane.leader.leader_replicas import DEPOSED, LEASE, LeaderReplica, LeaderReplicas, freeze, thaw
+from tests.supervisor.observability.traces.traces_world import collecting
 from tests.testkit.controlplane.installed import InstalledPlace
 from tests.testkit.serving import AgentPeer, LauncherPeer, ProcessPeer, ServedPeers, noticed
 from tests.testkit.waiting import until
@@ -198,3 +199,33 @@ async def test_the_only_one_needs_no_lease(replicas: LeaderReplicas) -> None:
     async with training(third, **again(now)) as after:
         await after.excludes("n3")
         assert (await decision(replicas.place))["epoch"] == 2
+
+
+@pytest.mark.brief
+async def test_the_next_one_goes_on_with_the_trace_of_a_killed_one(replicas: LeaderReplicas) -> None:
+    """The first has decided on a STOP, and the second hears rank 0's answer to it."""
+    with collecting() as there:
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{there.address}", "OTEL_BSP_SCHEDULE_DELAY": "10"}
+        first = await replicas.start(traces="true", variables=variables)
+        second = await replicas.start(serving=False, traces="true", variables=variables)
+
+        def names() -> list[str]:
+            return [span.name for span in there.spans]
+
+        async with training(first) as before:
+            for node in ("n2", "n3"):
+                await before.agents[node].notices(node)
+            await before.ranks[0].lines.matching(directive="STOP")
+            await until(lambda: {"decide", "directive"} <= set(names()), names)
+            await first.kill()
+        await until(lambda: second.serves)
+        async with training(second, **again(before)) as after:
+            stop = await after.ranks[0].lines.matching(directive="STOP")
+            await after.ranks[0].reports("saved", stop, step=41)
+            await until(lambda: {"acknowledge", "stopping"} <= set(names()), names)
+        told = tuple(there.spans)
+    stopped = [
+        span for span in told if span.trace_id == next(each.trace_id for each in told if each.name == "stopping")
+    ]
+    assert {"decide", "directive", "acknowledge", "stopping"} <= {span.name for span in stopped}
+    assert [span.name for span in stopped].count("decide") == 1
