@@ -128,7 +128,7 @@ def test_a_cluster_job_shows_its_pods_nodes_and_many_hosts_are_cut() -> None:
     placed = {Host("n1"): Placement("uid", Host("gpu/1"), name="bert-0")}
     status = replace(status, placements=placed)
     html = PageRenderer("", "https://grafana/").job(
-        replace(shown, status=replace(snapshot, jobs=(status,))), "../../../", session=VIEWING
+        replace(shown, status=replace(snapshot, jobs=(status,))), "../../../", session=replace(VIEWING, browser=True)
     )
     assert 'href="../../../status/history?kind=pod&amp;name=team%2Fbert-0">n1</a>' in html
     assert 'href="../../../status/nodes/gpu/1">gpu/1</a>' in html
