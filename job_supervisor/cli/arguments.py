@@ -90,7 +90,7 @@ suspensions. A supervisor keeps a record of it for weeks; a cluster's API tells 
 _REPORT = """\
 Shows where the worker-hours went that jobs wanted: how many they held, and how many of those trained. The supervisor
 counts while it leads, and keeps hours for as long as its record. One job is compared with other ways to handle the same
-reclaims, which may take a minute. docs/guide/report.md says what each column means."""
+reclaims, which may take a minute; several jobs are with --compare. docs/guide/report.md says what each column means."""
 
 _PLAN = """\
 Simulates one job over its own history, as the record has it: as it is, with each change alone, and with all of them if
@@ -138,6 +138,11 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
         choices=["job", "kind", "pool"],
         default="job",
         help="a row for each job, kind of job, or capacity pool (default: %(default)s)",
+    )
+    report.add_argument(
+        "--compare",
+        action="store_true",
+        help="also compare several jobs with other ways to handle the same reclaims, which takes up to a minute",
     )
     report.add_argument("--prices", metavar="FILE", help="what machines cost, to add what it all did (YAML)")
     _add_plan(commands, common)

@@ -13,8 +13,9 @@ import yaml  # type: ignore[import-untyped]  # Its stubs would be one more packa
 from job_supervisor.cli.backend import Backend
 from job_supervisor.cli.errors import CliExitCode, CliUsageError, UnknownError
 from job_supervisor.cli.explain import rank_fault
-from job_supervisor.cli.output import Block, Output, Table, complain, listed, show
+from job_supervisor.cli.output import Block, Output, Table, complain, show
 from job_supervisor.cli.showing import only
+from servicekit.wording import listed
 from supervisor.check.checking import check
 from supervisor.check.command import LAUNCHERS
 from supervisor.check.job import CheckedFacts, CheckedJob, CheckedKind, FindingSeverity, JobFinding

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from job_supervisor.cli.backend import SeenStatus
-from job_supervisor.cli.output import duration, listed
+from servicekit.wording import duration, listed
 from supervisor.decide.ranks import RankCounts
 from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.job import AcknowledgementKind

@@ -8,7 +8,7 @@ import msgspec
 from job_supervisor.cli.backend import Past, PastEntry, PastQuery, SeenStatus, pod_of
 from job_supervisor.cli.errors import CliUsageError, UnknownError
 from job_supervisor.cli.explain import acknowledgement_sentence, has_ended
-from job_supervisor.cli.output import duration
+from servicekit.wording import duration
 from supervisor.decide.reasons import outcome
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import SubjectKind

@@ -17,28 +17,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from job_supervisor.cli.errors import CliUsageError
-
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-
-
-def duration(seconds: float) -> str:
-    """Formats seconds as in `42 s`, `3 min 5 s`, `2 h 10 min` and `4 d 3 h`."""
-    whole = max(0, round(seconds))
-    for unit, name, part, least in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s")):
-        if whole >= unit:
-            rest = whole % unit // part
-            return f"{whole // unit} {name} {rest} {least}" if rest else f"{whole // unit} {name}"
-    return f"{whole} s"
+from servicekit.wording import duration
 
 
 def age(seconds: float | None) -> str:
     """Formats seconds for a column, as in `42s`, `3m5s`, `7h10m` and `4d3h`; `-` if unknown."""
     return "-" if seconds is None else duration(seconds).replace(" min", "m").replace(" ", "")
-
-
-def listed(names: Sequence[str]) -> str:
-    """Joins texts as in `a`, `a and b`, `a, b and c`."""
-    return " and ".join(part for part in (", ".join(names[:-1]), names[-1] if names else "") if part)
 
 
 def printable(line: str) -> str:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from job_supervisor.cli.backend import Backend, short_names
-from job_supervisor.cli.compared import MOST_WORK, measured_costs, work
 from job_supervisor.cli.errors import CliExitCode, CliUsageError, NotNowError, UnknownError
-from job_supervisor.cli.output import Block, Table, duration, job_names, listed, show
+from job_supervisor.cli.output import Block, Table, job_names, show
+from servicekit.wording import duration, listed
 from supervisor.domain.ids import JobName
 from supervisor.domain.worker_time import percent, share
+from supervisor.goodput.comparison import MOST_WORK, measured_costs, work
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score
 from supervisor.goodput.pools import PoolError, PoolHistory, pool_history
 from supervisor.goodput.rebuilt import rebuilt

@@ -10,10 +10,12 @@ from job_supervisor.cli import pooling, pricing
 from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.compared import compared
 from job_supervisor.cli.errors import CliExitCode, UnknownError
-from job_supervisor.cli.output import Block, Table, duration, job_names, show
+from job_supervisor.cli.output import Block, Table, job_names, show
+from servicekit.wording import duration
 from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.ledger import WANTED, Account
 from supervisor.domain.worker_time import WorkerTime, hours, percent, share
+from supervisor.goodput.comparison import NOT_COMPARED, RecordedJob, gathered
 from supervisor.observability.views import LedgerJobView, LedgerView
 
 _HOUR = 3600.0
@@ -21,6 +23,10 @@ _JOB, _KIND, _POOL = "job", "kind", "pool"
 _NOT_WANTED = tuple(account for account in Account if account not in WANTED)
 _UNMEASURED = "No process has said what unmeasured workers did: they may have trained, saved, or made steps again."
 _ALWAYS_SHOWN = (Account.TRAINING,)
+
+
+class _OlderError(Exception):
+    """The supervisor does not know which hosts were there."""
 
 
 async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
@@ -51,16 +57,28 @@ async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
 async def _beside(
     backend: Backend, found: LedgerView, jobs: Sequence[LedgerJobView], given: argparse.Namespace
 ) -> tuple[list[Block], object]:
-    """Returns what the same reclaims would have cost one job with other policies, for people and for programs."""
-    if given.by != _JOB:
+    """Returns what the same reclaims would have cost with other policies, for people and for programs."""
+    if not jobs or given.by != _JOB:
         return [], None
-    if given.job is None or len(jobs) != 1:
-        hint = "`report JOB` compares one job with other ways to handle the same reclaims."
-        return (["", hint] if jobs else []), None
-    [job] = jobs
-    time_of = _time_of(jobs)
-    seen = await backend.capacity(job.job, found.since, found.until)
-    return await compared(seen, time_of.wanted, time_of.spent(Account.TRAINING), time_of.spent(Account.UNMEASURED))
+    if not given.compare and (given.job is None or len(jobs) != 1):
+        hint = (
+            "`report JOB` compares one job with other ways to handle the same reclaims, and `report --compare` all of "
+            "these."
+        )
+        return ["", hint], None
+    of = {each.job: _time_of([each]) for each in jobs}
+
+    async def read(job: JobName) -> RecordedJob:
+        seen = await backend.capacity(job, found.since, found.until)
+        if seen is None:
+            raise _OlderError
+        return RecordedJob.of(seen, of[job])
+
+    try:
+        recorded = await gathered(list(of), read)
+    except _OlderError:
+        return ["", NOT_COMPARED.format(why="this supervisor is older than the command")], None
+    return await compared(recorded)
 
 
 def _time_of(jobs: Sequence[LedgerJobView]) -> WorkerTime:

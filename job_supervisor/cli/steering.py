@@ -14,8 +14,9 @@ from job_supervisor.cli.backend import Backend, DrillSubject, SeenStatus
 from job_supervisor.cli.data_dir import whoami
 from job_supervisor.cli.errors import CliError, CliExitCode, CliUsageError, NotNowError, UnknownError, UnreachableError
 from job_supervisor.cli.foretold import consequences
-from job_supervisor.cli.output import complain, confirm, duration, job_names, show
+from job_supervisor.cli.output import complain, confirm, job_names, show
 from job_supervisor.cli.showing import only, read_status
+from servicekit.wording import duration
 from supervisor.decide.reasons import outcome, remains
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import AcknowledgementKind, RequestKind

@@ -6,7 +6,8 @@ import msgspec
 
 from job_supervisor.cli.backend import Readings, SeenStatus
 from job_supervisor.cli.explain import is_drained, source_label
-from job_supervisor.cli.output import Block, Table, age, duration
+from job_supervisor.cli.output import Block, Table, age
+from servicekit.wording import duration
 from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import JobName
 from supervisor.domain.notice import SubjectKind

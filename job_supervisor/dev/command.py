@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from job_supervisor.cli.output import listed
 from job_supervisor.dev.options import ChildEnded, DevError, DevOptions, DevUsageError, instructions, options
 from job_supervisor.dev.scene import LOOK_SECONDS, DevScene, DevWorkspace, SimulatedHost, claimed, opened, say
 from servicekit.commands import SysExit
+from servicekit.wording import listed
 from supervisor.observability.views import AcknowledgementView, JobView
 
 _DONE, _FAILED, _INTERRUPTED = 0, 1, 130

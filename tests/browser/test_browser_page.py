@@ -205,6 +205,28 @@ async def test_the_report_has_a_page(browser: Browser, served: Served, screen: d
     await expect(page.get_by_text("Rank 0 saved a checkpoint at step 41.")).to_be_visible()
 
 
+@pytest.mark.parametrize("screen", [{}, PHONE, {"java_script_enabled": False}], ids=["desk", "phone", "no scripts"])
+async def test_the_report_compares_a_job_with_other_policies(
+    browser: Browser, served: Served, screen: dict[str, Any]
+) -> None:
+    """The page that waits for the comparison shows it by itself, and then stays as it is."""
+    await reclaimed(served)
+    page = await signed_in(browser, served, **screen)
+    await page.goto(served.peers.http + "/status/report?job=small&span=24h")
+    await page.get_by_role("button", name="Compare with other policies").click()
+    await expect(page.get_by_text("The policies are being simulated")).to_be_visible()
+    if screen.get("java_script_enabled", True):
+        assert await violations(page) == []
+    await expect(page.get_by_role("rowheader", name="a termination handler with SIGTERM")).to_be_visible()
+    await expect(page.get_by_role("row", name="all on demand")).to_contain_text("100.0 %")
+    await expect(page.get_by_text("Of what it wanted")).to_be_visible()
+    if screen.get("java_script_enabled", True):
+        await expect(page.locator("#content")).not_to_have_attribute("data-poll", "")
+        assert await violations(page) == []
+        width = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert await page.evaluate(width) == 0
+
+
 async def test_the_command_can_be_copied(browser: Browser, served: Served) -> None:
     await reclaimed(served)
     page = await signed_in(browser, served, permissions=["clipboard-read", "clipboard-write"])

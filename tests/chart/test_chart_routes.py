@@ -112,6 +112,7 @@ def _served() -> set[str]:
             refusals=unused,
             clock=unused,
         ),
+        comparisons=unused,
         refusals=unused,
         clock=unused,
     )

@@ -21,6 +21,7 @@ from supervisor.ingest.http import Authenticate
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.page.actions import ActionEndpoints, action_endpoints
 from supervisor.observability.page.answers import HEADERS, html_page, page_root
+from supervisor.observability.page.comparisons import ComparisonQuestion, PageComparisons
 from supervisor.observability.page.console import Console, ConsolePage, PageQuestion
 from supervisor.observability.page.gate import PageGate
 from supervisor.observability.page.history_form import HistoryForm
@@ -53,6 +54,7 @@ class PageEndpoints:
     console: Console
     renderer: PageRenderer
     viewers: PageViewers
+    comparisons: PageComparisons
     gate: PageGate
     actions: ActionEndpoints
     refusals: Refusals
@@ -130,8 +132,11 @@ class PageEndpoints:
             spent, status = str(error), 400
         except RecordError as error:
             spent, status = f"The ledger cannot be read now: {error}.", 503
+        compared = None
+        if form.compare and isinstance(spent, SpentTime):
+            compared = self.comparisons.of(ComparisonQuestion(JobName(form.job), form.seconds))
         # In a thread: there may be thousands of jobs.
-        text = await asyncio.to_thread(self.renderer.report, form, spent, page_root(request), session=session)
+        text = await asyncio.to_thread(self.renderer.report, form, spent, compared, page_root(request), session=session)
         return html_page(text, status=status)
 
     async def _console_page(self, page: ConsolePage, request: web.Request) -> web.Response:
@@ -194,7 +199,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     docs_url: str = "",
     grafana_url: str = "",
 ) -> PageEndpoints:
-    """Builds the endpoints of the page; their `viewers` need a root task.
+    """Builds the endpoints of the page; their `viewers` and `comparisons` need root tasks.
 
     Args:
         snapshot: Reads what the page shows.
@@ -232,6 +237,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
         console=Console(snapshot=snapshot, history=history, pools=pools, held=held, renderer=renderer, clock=clock),
         renderer=renderer,
         viewers=PageViewers(snapshot, renderer.content, version, clock, bulkhead),
+        comparisons=PageComparisons(spent, capacity, clock, bulkhead),
         gate=gate,
         actions=action_endpoints(
             gate=gate,

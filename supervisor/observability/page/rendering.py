@@ -15,6 +15,8 @@ from supervisor.domain.ids import namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.worker_time import hours, percent
 from supervisor.observability.groups import GroupCause, GroupOutcome
+from supervisor.observability.page.comparison_contents import comparison_contents
+from supervisor.observability.page.comparisons import PageComparison
 from supervisor.observability.page.contents import contents, host_state, job_contents
 from supervisor.observability.page.dashboards import Dashboards
 from supervisor.observability.page.history_form import KINDS, SPANS, HistoryForm
@@ -176,6 +178,7 @@ class PageRenderer:
             announced,
             of_reclaims,
             contents,
+            comparison_contents,
             hours,
             percent,
             pool_path,
@@ -224,8 +227,19 @@ class PageRenderer:
             root=root,
         )
 
-    def report(self, form: ReportForm, spent: SpentTime | str, root: str, *, session: PageSession) -> str:
-        """Renders where worker-hours went; `spent` is a sentence if that is not known."""
+    def report(
+        self,
+        form: ReportForm,
+        spent: SpentTime | str,
+        compared: PageComparison | None,
+        root: str,
+        *,
+        session: PageSession,
+    ) -> str:
+        """Renders where worker-hours went; `spent` is a sentence if that is not known.
+
+        `compared` is None if nobody has asked for a comparison.
+        """
         return self.render(
             "report.html",
             form=form,
@@ -233,6 +247,7 @@ class PageRenderer:
             parts=PARTS,
             shown=None if isinstance(spent, str) else report_contents(spent, form.job, form.column_seconds),
             trouble=spent if isinstance(spent, str) else "",
+            comparison=compared,
             session=session,
             root=root,
         )

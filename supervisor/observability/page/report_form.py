@@ -19,10 +19,11 @@ SPANS: Mapping[str, tuple[str, float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportForm:
-    """The fields of the form; with an empty `job` it asks for all of them."""
+    """The fields of the form; with an empty `job` it asks for all of them. `compare`: with other policies, too."""
 
     job: str = ""
     span: str = "7d"
+    compare: bool = False
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> "ReportForm":
@@ -31,7 +32,8 @@ class ReportForm:
         Raises:
             MalformedError: A field has none of its values. The message is a sentence.
         """
-        form = cls(job=given.get("job", "").strip(), span=given.get("span", "7d"))
+        compare = given.get("compare", "no") == "yes"
+        form = cls(job=given.get("job", "").strip(), span=given.get("span", "7d"), compare=compare)
         if form.span not in SPANS:
             raise MalformedError("This address asks for something that the form does not offer.")
         if len(form.job) > MAX_LETTERS:

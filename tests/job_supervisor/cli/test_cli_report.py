@@ -2,17 +2,19 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from job_supervisor.cli import compared
 from job_supervisor.cli.errors import CliExitCode
 from job_supervisor.cli.http_backend import HttpBackend
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import HELD
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
+from supervisor.goodput import comparison
 from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView, PoolView
 from tests.job_supervisor.cli.cli_running import run
 from tests.testkit.serving import Served
@@ -189,11 +191,11 @@ async def test_what_was_not_measured_is_called_assumed(tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("served")
 async def test_what_would_take_minutes_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compared, "MOST_WORK", 100)
+    monkeypatch.setattr(comparison, "MOST_WORK", 100)
     _ledger(monkeypatch, 10 * _H, bert=_BERT)
     _capacity(monkeypatch, _MEASURED)
     said = await run("report", "bert", "--data-dir", tmp_path)
-    assert "Left out, as it would take minutes: this supervisor, simulated. Use a shorter --since." in said.out
+    assert "Left out, as it would take minutes: this supervisor, simulated. Choose a shorter time." in said.out
     assert "all on demand" in said.out
 
 
@@ -204,7 +206,7 @@ async def test_a_comparison_that_nobody_can_make_is_said(tmp_path: Path, monkeyp
     said = await run("report", "bert", "--data-dir", tmp_path)
     assert "is not known: the record has none of its hosts in that time." in said.out
     said = await run("report", "--data-dir", tmp_path)
-    assert "`report JOB` compares one job with other ways to handle the same reclaims." in said.out
+    assert "`report JOB` compares one job with other ways to handle the same reclaims," in said.out
 
     async def older(_backend: HttpBackend, job: JobName, since: float, _until: float | None) -> None:
         del job, since
@@ -212,6 +214,42 @@ async def test_a_comparison_that_nobody_can_make_is_said(tmp_path: Path, monkeyp
     monkeypatch.setattr(HttpBackend, "capacity", older)
     said = await run("report", "bert", "--data-dir", tmp_path)
     assert "is not known: this supervisor is older than the command." in said.out
+
+
+@pytest.mark.usefixtures("served")
+async def test_several_jobs_are_summed_if_their_costs_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum names the jobs that are left out, and why."""
+    _ledger(monkeypatch, 10 * _H, **{"team/bert": _BERT, "team/resnet": _BERT, "team/silent": _BERT, "other": _BERT})
+    _capacity(monkeypatch, _MEASURED)
+    alone = (await run("report", "other", "--data-dir", tmp_path, "-o", "json")).json["comparison"]
+    measured = HttpBackend.capacity
+
+    async def capacity(backend: HttpBackend, job: JobName, since: float, until: float | None) -> CapacityView | None:
+        seen = await measured(backend, job, since, until)
+        if seen is None or job != "team/silent":
+            return seen
+        return msgspec.structs.replace(seen, spans=[replace(each, costs=MeasuredCosts()) for each in seen.spans])
+
+    monkeypatch.setattr(HttpBackend, "capacity", capacity)
+    said = await run("report", "-n", "team", "--compare", "--data-dir", tmp_path)
+    assert "Of what 2 jobs wanted, 80.0 % trained; with the same reclaims it would have been 89.3 %" in said.out
+    assert "Simulated with the step, checkpoint and restart that each job has measured, and with 2 s for a" in said.out
+    assert "Jobs that are left out: 1 (no process has measured their step, checkpoint and restart)." in said.out
+    summed = (await run("report", "-n", "team", "--compare", "--data-dir", tmp_path, "-o", "json")).json["comparison"]
+    assert (summed["jobs"], summed["jobs_left_out"]) == (2, {"unknown": 0, "assumed": 1, "beyond": 0})
+    for of_two, of_one in zip(summed["policies"], alone["policies"], strict=True):
+        for name in ("wanted", "trained", "restarts"):
+            assert of_two[name] == pytest.approx(2 * of_one[name]), (of_one["policy"], name)
+
+
+@pytest.mark.usefixtures("served")
+async def test_a_sum_of_which_nothing_is_known_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ledger(monkeypatch, 10 * _H, bert=_BERT, resnet=_BERT)
+    said = await run("report", "--compare", "--data-dir", tmp_path)
+    assert "is not known: of no job there are both its hosts and its costs." in said.out
+    assert "Jobs that are left out: 2 (the record has none of their hosts)." in said.out
 
 
 async def test_the_comparison_of_a_supervisor_that_serves(served: Served, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from job_supervisor.cli.backend import DrillSubject, Readings, SeenStatus
 from job_supervisor.cli.explain import explain
 from job_supervisor.cli.foretold import consequences
-from job_supervisor.cli.output import age, duration, listed, printable, write
+from job_supervisor.cli.output import age, printable, write
 from job_supervisor.cli.tables import overview
+from servicekit.wording import duration, listed
 from supervisor.decide.ranks import RankCounts
 from supervisor.domain.ids import Host, JobName, NoticeId, Source
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind

@@ -15,7 +15,7 @@
   let updatedAt = performance.now();
   let failed = false;
   /* The history does not follow what happens: a page of it that changed under the reader would be of no use. */
-  const follows = "stream" in content.dataset || "poll" in content.dataset;
+  const follows = () => "stream" in content.dataset || "poll" in content.dataset;
 
   function span(seconds) {
     const whole = Math.floor(seconds);
@@ -33,7 +33,7 @@
       put(each, left > 0 ? span(left) : "now");
     }
     for (const each of content.querySelectorAll("[data-ago]")) put(each, span(Number(each.dataset.ago) + passed));
-    const silent = follows && performance.now() - updatedAt > SILENCE_MS;
+    const silent = follows() && performance.now() - updatedAt > SILENCE_MS;
     if (lost.hidden === (silent || failed)) lost.hidden = !(silent || failed);
   }
 
@@ -134,20 +134,23 @@
     return Math.min(pause * 2, MAX_PAUSE_MS);
   }
 
-  /* The page of one job has no stream: it is loaded again every few seconds, whether the job is known or not. */
+  /* A page without a stream, such as that of one job, is loaded again every few seconds, also if the job is not known. */
   async function poll() {
     const answer = await fetch(location.href, { cache: "no-store" });
     if (answer.status === 401 || answer.status === 403) location.reload();
     failed = !answer.ok && answer.status !== 404;
     if (!failed) {
       const wanted = new DOMParser().parseFromString(await answer.text(), "text/html");
-      show(wanted.getElementById("content").innerHTML);
+      const found = wanted.getElementById("content");
+      /* A page that has what it waited for does not change any more. */
+      if (!("poll" in found.dataset)) delete content.dataset.poll;
+      show(found.innerHTML);
     }
     return POLL_MS;
   }
 
   async function forever() {
-    for (let pause = FIRST_PAUSE_MS; ; ) {
+    for (let pause = FIRST_PAUSE_MS; follows(); ) {
       pause = await follow(pause);
       await new Promise((resume) => setTimeout(resume, pause * (0.5 + Math.random() / 2)));
     }
@@ -160,5 +163,5 @@
   offerCopies();
   countDurations();
   setInterval(countDurations, 250);
-  if (follows) forever();
+  forever();
 })();

@@ -1,0 +1,86 @@
+"""Compares jobs by themselves, within bounds, and in a process of its own."""
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from supervisor.domain.ids import Host, JobName
+from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
+from supervisor.goodput import __main__ as apart
+from supervisor.goodput import comparison
+from supervisor.goodput.comparison import Comparison, LeftOut, RecordedJob, RecordedJobs, compare, gathered, remarks
+
+_H = 3600.0
+_MEASURED = MeasuredCosts(step_seconds=2.0, checkpoint_seconds=20.0, start_seconds=60.0)
+
+
+def recorded(hosts: int = 4, reclaims: int = 3, costs: MeasuredCosts = _MEASURED) -> RecordedJob:
+    """A job that loses its last host in each hour, halfway, with two minutes of notice."""
+    spans = [
+        WantedSpan(begins=at, ends=at + _H, least=1, most=hosts, in_process=True, restarts=1, costs=costs)
+        for at in (_H * number for number in range(reclaims))
+    ]
+    stays = [HostStay(host=Host(f"n{number}"), begins=0.0, ends=reclaims * _H) for number in range(hosts - 1)]
+    stays += [
+        HostStay(
+            host=Host("spot"), begins=each.begins, ends=each.begins + 1800.0, gone=True, noticed=each.begins + 1680.0
+        )
+        for each in spans
+    ]
+    wanted = hosts * reclaims * _H
+    return RecordedJob(since=0.0, until=reclaims * _H, spans=spans, stays=stays, wanted=wanted, trained=wanted / 2)
+
+
+def test_the_first_jobs_are_taken_as_long_as_they_can_be_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job beyond the bound is passed over, so that smaller ones behind it are not lost."""
+    jobs = [recorded(hosts=4), recorded(hosts=40), recorded(hosts=4)]
+    monkeypatch.setattr(comparison, "MOST_WORK", 100)
+    found = compare(RecordedJobs(jobs=jobs, unread=5))
+    assert (found.jobs, found.left_out) == (2, LeftOut(beyond=6))
+    assert (found.skipped, found.costs) == ([], None)
+    assert "Jobs that are left out: 6 (with them it would take minutes)." in remarks(found)
+
+
+def test_one_job_is_compared_whatever_is_known_of_its_costs() -> None:
+    found = compare(RecordedJobs(jobs=[recorded(costs=MeasuredCosts(step_seconds=3.0))]))
+    assert (found.jobs, found.left_out, found.measured) == (1, LeftOut(), ["step"])
+    assert found.all_costs["step"] == 3.0
+
+
+async def test_no_more_is_read_than_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = list[JobName]()
+
+    async def one(job: JobName) -> RecordedJob:
+        read.append(job)
+        return recorded(hosts=4, reclaims=3)  # Nine stays and spans.
+
+    names = [JobName(f"j{number}") for number in range(10)]
+    monkeypatch.setattr(comparison, "MOST_READ", 18)
+    found = await gathered(names, one)
+    assert (read, found.unread) == (names[:2], 8)
+    monkeypatch.setattr(comparison, "MOST_READ", 1000)
+    monkeypatch.setattr(comparison, "MOST_JOBS", 4)
+    assert (await gathered(names, one)).unread == 6
+
+
+def test_a_process_of_its_own_finds_the_same() -> None:
+    jobs = RecordedJobs(jobs=[recorded()])
+    given = msgspec.json.encode(jobs)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "supervisor.goodput"], input=given, capture_output=True, check=True, timeout=60
+    )
+    assert msgspec.json.decode(done.stdout, type=Comparison) == compare(jobs)
+    assert done.stdout == apart.compared(given)
+
+
+def test_a_process_of_its_own_takes_no_more_memory_than_it_may() -> None:
+    """It ends with an error, and its supervisor says so."""
+    code = (
+        "import supervisor.goodput.__main__ as apart\n"
+        "apart.compared = lambda given: bytes(apart.MEMORY_BYTES)\n"
+        "apart.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], input=b"", capture_output=True, check=False, timeout=60)
+    assert (done.returncode, b"MemoryError" in done.stderr) == (1, True)
