@@ -158,10 +158,15 @@ class AgentFleet:
 
 @asynccontextmanager
 async def fleet(
-    root: Path, size: FleetSize, *, tls: bool, settings: Mapping[str, str] = MappingProxyType({})
+    root: Path,
+    size: FleetSize,
+    *,
+    tls: bool,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    command: Sequence[str] = (),
 ) -> AsyncIterator[AgentFleet]:
     """Start a supervisor and its agents. The scenario starts jobs and streams."""
-    server = BenchmarkServer(root, tls=tls, settings=settings)
+    server = BenchmarkServer(root, tls=tls, settings=settings, command=command)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.stop)
         await server.start()

@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -38,16 +38,18 @@ class BenchmarkServer:
         root: An empty directory.
         tls: Whether it serves with a certificate of its own authority.
         settings: Extra settings, by variable name.
+        command: What runs in the place of `elastic-job-supervisor`; empty for that.
         endpoints: Its addresses; by default it chooses free ports.
         start_seconds: The time that a start may take.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a scenario may want otherwise
         self,
         root: Path,
         *,
         tls: bool,
         settings: Mapping[str, str] = MappingProxyType({}),
+        command: Sequence[str] = (),
         endpoints: BenchmarkEndpoints | None = None,
         start_seconds: float = _START_SECONDS,
     ) -> None:
@@ -57,6 +59,7 @@ class BenchmarkServer:
         self._file = self._data / "endpoints.json"
         self._root = root
         self._more = settings
+        self._command = list(command) or [script("elastic-job-supervisor")]
         self._endpoints = endpoints
         self._start_seconds = start_seconds
         self._child: CloudChild | None = None
@@ -95,7 +98,7 @@ class BenchmarkServer:
         self._file.unlink(missing_ok=True)
         self._log_begins = self.log.stat().st_size if self.log.exists() else 0
         env = environment(self._root, self._settings())
-        self._child = spawn("supervisor", [script("elastic-job-supervisor"), "serve"], env, self.log)
+        self._child = spawn("supervisor", [*self._command, "serve"], env, self.log)
 
     async def until_serving(self) -> None:
         """Return once it serves. Raises as `start` does."""

@@ -36,7 +36,7 @@ job being stopped by its first."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanoutLoad:
-    """A case has a size, a number of notices, open status pages, and settings."""
+    """A case has a size, a number of notices, open status pages, settings, and the command that runs the supervisor."""
 
     case: str
     size: FleetSize
@@ -45,6 +45,7 @@ class FanoutLoad:
     tls: bool
     settings: Mapping[str, str] = field(default_factory=dict)
     viewers: int = 0
+    command: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ async def run(root: Path, *, short: bool) -> ScenarioOutcome:
 
 async def measure(root: Path, load: FanoutLoad) -> Row:
     """Measure one case."""
-    async with fleet(root, load.size, tls=load.tls, settings=load.settings) as peers:
+    async with fleet(root, load.size, tls=load.tls, settings=load.settings, command=load.command) as peers:
         return _row(load, peers.peers, await _measure(root, load, peers))
 
 

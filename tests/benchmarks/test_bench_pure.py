@@ -23,9 +23,12 @@ from benchmarks.results import (
     updated,
     write,
 )
+from benchmarks.scenarios import recording
 from benchmarks.scenarios.metrics import compared
 from benchmarks.summary import NoSamplesError, summarize
 from benchmarks.table import BEGIN, END, MissingMarkersError, formatted, page
+from supervisor.goodput.comparison import MOST_WORK, work
+from supervisor.goodput.rebuilt import rebuilt
 
 PEERS = [DelayedPeer("a", "n0", 0), DelayedPeer("a", "n1", 1)]
 STOPPED = [LoggedDecision(10.0, "a", "Stopping", 2), LoggedDecision(12.0, "a", "Suspended", 3)]
@@ -173,3 +176,10 @@ def test_medians_are_compared() -> None:
 
     before, after, ratio = compared("p50", rows(1.0, 2.0, 9.0), rows(3.0, 4.0, 5.0)).figures
     assert (before.value, after.value, ratio.value) == (2.0, 4.0, 2.0)
+
+
+def test_the_comparison_beside_a_storm_simulates_every_policy() -> None:
+    """It is as large as one may be of which no policy is left out."""
+    job = recording.recorded_job()
+    cases = rebuilt(job.spans, job.stays, job.since, job.until)
+    assert MOST_WORK / 2 < work(cases) <= MOST_WORK

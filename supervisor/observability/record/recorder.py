@@ -6,7 +6,7 @@ they become too many, the record says how many are missing.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +44,9 @@ MAX_PENDING = 20_000
 """Entries that wait for the database, about 10 MB."""
 
 _MAX_BATCH = 1000
+_BATCH_SECONDS = 1.0
+"""For which an entry waits for others. A transaction in a thread costs as much as 20 entries: in a storm of notices
+each change would have its own, just when processes have to be told."""
 _SEED = 5000
 _PRUNE_SECONDS = 600.0
 _LEDGER_SECONDS = 60.0
@@ -107,7 +110,7 @@ class Recorder:
         self._lost = 0
         self._wakeup = Wakeup()
         self._is_seeded = self._is_failing = False
-        self._prune_at = self._ledger_at = 0.0
+        self._prune_at = self._ledger_at = self._write_at = 0.0
         self._pools = PoolDays()
         # Nobody else writes under this name: not even the same supervisor, when it leads again.
         self._writer = f"{leader}@{clock.now():.6f}"
@@ -118,13 +121,20 @@ class Recorder:
 
     def add(self, entry: HistoryEntry) -> None:
         """Keeps an entry that no change tells."""
-        self._add(entry)
-        self._wakeup.set()
+        self._keep([entry])
 
     def on_change(self, change: Change) -> None:
-        for entry in entries_of(change, self._noticed, self._machine):
+        self._keep(entries_of(change, self._noticed, self._machine))
+
+    def _keep(self, entries: Iterable[HistoryEntry]) -> None:
+        waited = bool(self._pending)
+        for entry in entries:
             self._add(entry)
-        if not self._is_failing:  # Otherwise each change would try again at once.
+        if self._is_failing or not self._pending:  # While it fails, each change would try again at once.
+            return
+        if not waited:
+            self._write_at = self._clock.monotonic() + _BATCH_SECONDS
+        if not waited or len(self._pending) >= _MAX_BATCH:  # Otherwise the next batch has its time already.
             self._wakeup.set()
 
     async def run(self) -> None:
@@ -145,22 +155,26 @@ class Recorder:
             self._thread.shutdown()
 
     async def once(self) -> float:
-        """Writes a batch; returns the seconds until there is something to do.
+        """Writes a batch that is full or due; returns the seconds until there is something to do.
 
         Raises:
             RecordError: The database cannot be used now. The entries wait.
         """
+        wait = self._write_at - self._clock.monotonic()
+        if wait > 0 and 0 < len(self._pending) < _MAX_BATCH:
+            return wait
         self._is_failing = True
         if not self._is_seeded:
             self._seed(await self._in_thread(partial(self._read, HistoryQuery(limit=_SEED))))
-        lost = self._lost
-        self._lost += await self._in_thread(partial(self._write, lost)) - lost
+        await self._write_batch()
         if not self._pending and not self._lost:
             await self._keep_up()
         self._is_failing = False
         # What has come meanwhile has woken nobody.
-        if self._pending or self._lost:
+        if self._lost or len(self._pending) >= _MAX_BATCH:
             return 0.0
+        if self._pending:
+            return max(0.0, self._write_at - self._clock.monotonic())
         return min(self._prune_at, self._ledger_at) - self._clock.monotonic()
 
     async def read(self, query: HistoryQuery) -> HistoryPage:
@@ -171,6 +185,8 @@ class Recorder:
         """
         if not self._is_seeded:
             raise RecordError("it is not open yet")
+        if self._pending and not self._lost and not self._is_failing:
+            await self._write_batch()
         return await self._in_thread(partial(self._read, query))
 
     async def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
@@ -232,6 +248,16 @@ class Recorder:
         """
         now = self._clock.now()
         return await self._in_thread(lambda: self._pools.counted(self._opened().read_pool_entries, now))
+
+    async def _write_batch(self) -> None:
+        lost, self._lost = self._lost, 0
+        try:
+            refused = await self._in_thread(partial(self._write, lost))
+        except RecordError:
+            self._lost += lost
+            raise
+        self._lost += refused
+        self._write_at = self._clock.monotonic() + _BATCH_SECONDS
 
     async def _keep_up(self) -> None:
         """Writes the ledger, prunes, and sums up days that are over, if it is time for that."""
