@@ -389,7 +389,7 @@ class Settings(Policy):
         30.0
     )
     record_entries: Annotated[
-        int, Meta(ge=1000, le=100_000_000, description="And how many entries at most, about 400 bytes each in SQLite.")
+        int, Meta(ge=1000, le=100_000_000, description="And how many entries at most, about 320 bytes each in SQLite.")
     ] = 500_000
     log_format: Annotated[LogFormat, Meta(description="console, json, or auto: console on a terminal, else json.")] = (
         LogFormat.AUTO

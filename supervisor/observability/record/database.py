@@ -36,6 +36,7 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    update,
 )
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import ArgumentError, DataError, SQLAlchemyError
@@ -51,7 +52,9 @@ from supervisor.observability.ledger.book import HeldHours, LedgerHours
 from supervisor.observability.ledger.stays import StayChanges
 from supervisor.observability.record import ledger_tables
 
-_VERSION = 1
+_VERSION = 2
+_MAX_NAMES = 500
+"""Subjects in one question; SQLite has taken 999 parameters at least."""
 _TIMEOUT_SECONDS = 10
 _POOL_SUBJECT = "pool/"
 """The beginning of the subjects that are capacity pools."""
@@ -83,17 +86,26 @@ Index(
     sqlite_where=_HAS_SOURCE,
     postgresql_where=_HAS_SOURCE,
 )
-_concerned = Table(
-    "record_concerned",
+_subjects = Table(
+    "record_subjects",
     _metadata,
-    Column("subject", Text, nullable=False),
+    Column("id", _ID, primary_key=True),
+    Column("subject", Text, nullable=False, unique=True),
+)
+"""The subjects by number: their names would be most of the table below and of its index."""
+_concerned = Table(
+    "record_concerns",
+    _metadata,
+    Column("subject", _ID, ForeignKey(_subjects.c.id), nullable=False),
     Column("at", Float(53), nullable=False),
     Column("entry", _ID, ForeignKey(_entries.c.id, ondelete="CASCADE"), nullable=False),
     PrimaryKeyConstraint("subject", "at", "entry"),
-    Index("record_concerned_by_entry", "entry"),
+    Index("record_concerns_by_entry", "entry"),
     sqlite_with_rowid=False,
 )
 """The subjects of each entry, its own and the others that it concerns, in the order of time."""
+_FORMER = "record_concerned"
+"""The table of version 1, which had the names of subjects."""
 _spans = Table(
     "wanted_spans",
     _metadata,
@@ -297,10 +309,12 @@ class RecordDatabase:
             numbered = connection.scalars(
                 insert(_entries).returning(_entries.c.id, sort_by_parameter_order=True), rows
             ).all()
+            subjects = [{each.subject, *each.concerns} for each in added]
+            known = _numbered(connection, sorted(set().union(*subjects)))
             concerned = [
-                {"subject": subject, "at": each.at, "entry": number}
-                for number, each in zip(numbered, added, strict=True)
-                for subject in {each.subject, *each.concerns}
+                {"subject": known[subject], "at": each.at, "entry": number}
+                for number, each, concerns in zip(numbered, added, subjects, strict=True)
+                for subject in concerns
             ]
             connection.execute(insert(_concerned), concerned)
 
@@ -314,7 +328,8 @@ class RecordDatabase:
         statement = select(_entries)
         if query.subject:
             at, number = _concerned.c.at, _concerned.c.entry
-            statement = statement.join(_concerned, number == _entries.c.id).where(_concerned.c.subject == query.subject)
+            subject = select(_subjects.c.id).where(_subjects.c.subject == query.subject).scalar_subquery()
+            statement = statement.join(_concerned, number == _entries.c.id).where(_concerned.c.subject == subject)
         statement = statement.where(*_conditions(query, at, number))
         statement = statement.order_by(at.desc(), number.desc()).limit(query.limit + 1)
         with _translated(), self._engine.connect() as connection:
@@ -334,13 +349,17 @@ class RecordDatabase:
         Raises:
             RecordError: They cannot be read now.
         """
-        wanted = select(_entries.c.at, _concerned.c.subject, _entries.c.what)
-        wanted = wanted.join(_concerned, _concerned.c.entry == _entries.c.id).where(
-            _entries.c.at >= since,
-            _entries.c.at < until,
-            _HAS_SOURCE,
-            _entries.c.source.not_in(OF_PEOPLE),
-            _concerned.c.subject.startswith(_POOL_SUBJECT, autoescape=True),
+        wanted = (
+            select(_entries.c.at, _subjects.c.subject, _entries.c.what)
+            .join(_concerned, _concerned.c.entry == _entries.c.id)
+            .join(_subjects, _subjects.c.id == _concerned.c.subject)
+            .where(
+                _entries.c.at >= since,
+                _entries.c.at < until,
+                _HAS_SOURCE,
+                _entries.c.source.not_in(OF_PEOPLE),
+                _subjects.c.subject.startswith(_POOL_SUBJECT, autoescape=True),
+            )
         )
         with _translated(), self._engine.connect() as connection:
             return [(at, subject.removeprefix(_POOL_SUBJECT), what) for at, subject, what in connection.execute(wanted)]
@@ -506,7 +525,11 @@ class RecordDatabase:
                 old = or_(
                     old, _entries.c.at < surplus.at, and_(_entries.c.at == surplus.at, _entries.c.id <= surplus.id)
                 )
-            return connection.execute(delete(_entries).where(old)).rowcount
+            deleted = connection.execute(delete(_entries).where(old)).rowcount
+            if deleted:
+                concerned = select(_concerned.c.entry).where(_concerned.c.subject == _subjects.c.id)
+                connection.execute(delete(_subjects).where(~concerned.exists()))
+            return deleted
 
 
 _IS_UNKNOWN = and_(
@@ -585,17 +608,44 @@ def _delete_stays_of_jobs(connection: Connection, until: Mapping[str, float]) ->
 
 def _prepare(connection: Connection) -> None:
     """Creates the tables where they are missing."""
+    _versions.create(connection, checkfirst=True)
+    found = connection.scalar(select(func.max(_versions.c.version)))
+    if found is not None and found > _VERSION:
+        raise RecordError(f"its version {found} is newer than this supervisor, which knows {_VERSION}")
     for metadata in (_metadata, ledger_tables.METADATA):
         metadata.create_all(connection)
     there = {column["name"] for column in inspect(connection).get_columns(_stays.name)}
     for part in _POOL:
         if part not in there:  # Earlier versions name the columns that they write and read.
             connection.execute(text(f"ALTER TABLE {_stays.name} ADD COLUMN {part} TEXT"))
-    found = connection.scalar(select(func.max(_versions.c.version)))
     if found is None:
         connection.execute(insert(_versions).values(version=_VERSION))
-    elif found > _VERSION:
-        raise RecordError(f"its version {found} is newer than this supervisor, which knows {_VERSION}")
+    elif found < _VERSION:
+        _number_subjects(connection)
+        connection.execute(update(_versions).values(version=_VERSION))
+
+
+def _number_subjects(connection: Connection) -> None:
+    """Moves what entries concern out of the table of version 1."""
+    former = Table(_FORMER, MetaData(), Column("subject", Text), Column("at", Float(53)), Column("entry", _ID))
+    connection.execute(insert(_subjects).from_select(["subject"], select(former.c.subject).distinct()))
+    moved = select(_subjects.c.id, former.c.at, former.c.entry).join(former, former.c.subject == _subjects.c.subject)
+    connection.execute(insert(_concerned).from_select(["subject", "at", "entry"], moved))
+    former.drop(connection)
+
+
+def _numbered(connection: Connection, names: Sequence[str]) -> Mapping[str, int]:
+    """Returns the numbers of subjects; those that have none yet get one."""
+    found = dict[str, int]()
+    for begin in range(0, len(names), _MAX_NAMES):
+        part = names[begin : begin + _MAX_NAMES]
+        known = select(_subjects.c.subject, _subjects.c.id).where(_subjects.c.subject.in_(part))
+        found |= {row.subject: row.id for row in connection.execute(known)}
+    if new := [name for name in names if name not in found]:
+        numbers = insert(_subjects).returning(_subjects.c.id, sort_by_parameter_order=True)
+        rows = [{"subject": name} for name in new]
+        found |= zip(new, connection.scalars(numbers, rows).all(), strict=True)
+    return found
 
 
 def _engine(url: str) -> Engine:
@@ -638,10 +688,10 @@ def _conditions(query: HistoryQuery, at: ColumnElement[float], number: ColumnEle
 
 def _concerns(connection: Connection, numbers: Sequence[int]) -> dict[int, tuple[str, ...]]:
     """Returns the other subjects that entries concern, by the entries' ids."""
-    wanted = select(_concerned.c.entry, _concerned.c.subject).join(_entries, _entries.c.id == _concerned.c.entry)
-    wanted = wanted.where(_concerned.c.entry.in_(numbers), _concerned.c.subject != _entries.c.subject).order_by(
-        _concerned.c.subject
-    )
+    wanted = select(_concerned.c.entry, _subjects.c.subject).join(_entries, _entries.c.id == _concerned.c.entry)
+    wanted = wanted.join(_subjects, _subjects.c.id == _concerned.c.subject)
+    wanted = wanted.where(_concerned.c.entry.in_(numbers), _subjects.c.subject != _entries.c.subject)
+    wanted = wanted.order_by(_subjects.c.subject)
     found: dict[int, tuple[str, ...]] = {}
     for number, subject in connection.execute(wanted):
         found[number] = (*found.get(number, ()), subject)

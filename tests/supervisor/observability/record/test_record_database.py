@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from supervisor.domain.capacity import MachinePool, PriceClass
 from supervisor.domain.ids import Host, JobName
@@ -35,6 +36,10 @@ from tests.supervisor.observability.record.record_postgresql import NoPostgresql
 _T0 = 1_700_000_000.0
 _HOUR = _T0 // 3600 * 3600
 _JOB = JobName("bert")
+_AS_IN_VERSION_1 = """
+CREATE TABLE record_concerned AS
+SELECT s.subject, c.at, c.entry FROM record_concerns c JOIN record_subjects s ON s.id = c.subject
+"""
 
 
 @pytest.fixture(scope="module")
@@ -177,12 +182,45 @@ def test_what_cannot_be_opened_says_why_and_no_password(tmp_path: Path) -> None:
         assert "hunter2" not in str(refused.value)
 
 
+def test_a_database_of_version_1_is_brought_up_to_date(url: str, database: RecordDatabase) -> None:
+    """Its table of subjects had their names, of which there are numbers now."""
+    database.append([_entry(1, concerns=("node/a",), text="first"), _entry(2, "node/b", "second")])
+    database.close()
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        for statement in (
+            _AS_IN_VERSION_1,
+            "DROP TABLE record_concerns",
+            "DROP TABLE record_subjects",
+            "UPDATE record_version SET version = 1",
+        ):
+            connection.execute(text(statement))
+    engine.dispose()
+    for _ in range(2):  # The second time there is nothing left to do.
+        again = RecordDatabase.open(url)
+        assert _texts(again, subject="node/a") == ["first"]
+        assert _texts(again, subject="node/b") == ["second"]
+        assert _texts(again, subject="job/bert") == ["first"]
+        again.close()
+
+
+def test_a_subject_is_kept_as_long_as_an_entry_concerns_it(url: str, database: RecordDatabase) -> None:
+    database.append([_entry(1, concerns=("node/a",)), _entry(2, concerns=("node/b",))])
+    database.append([_entry(3, concerns=("node/b",))])
+    database.prune(_T0 + 1.5, 100)
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        kept = connection.scalars(text("SELECT subject FROM record_subjects ORDER BY subject")).all()
+    engine.dispose()
+    assert kept == ["job/bert", "node/b"]
+
+
 def test_a_file_of_a_newer_version_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = file_url(tmp_path / "record.sqlite")
     with monkeypatch.context() as newer:
-        newer.setattr("supervisor.observability.record.database._VERSION", 2)
+        newer.setattr("supervisor.observability.record.database._VERSION", 3)
         RecordDatabase.open(url).close()
-    with pytest.raises(RecordError, match="version 2 is newer"):
+    with pytest.raises(RecordError, match="version 3 is newer"):
         RecordDatabase.open(url)
 
 
