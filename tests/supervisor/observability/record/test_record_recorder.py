@@ -213,6 +213,7 @@ async def test_changes_of_one_second_are_one_transaction_and_a_reader_does_not_w
         for number in range(20):
             recorder.on_change(_told(number))
             await asyncio.sleep(0)
+        await recorder._in_thread(lambda: None)  # What the thread had to do before is done.
         assert batches == [1]
         page = await recorder.read(HistoryQuery(limit=100))
         assert (len(page.entries), batches) == (21, [1, 20])
