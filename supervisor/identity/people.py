@@ -19,7 +19,7 @@ class Access:
     name: str = ""
 
     def __str__(self) -> str:
-        """The right in words, such as `patch pytorchjobs.kubeflow.org in the namespace x`."""
+        """The right in words, such as `patch jobs.batch in the namespace x`."""
         resource = f"{self.resource}.{self.group}" if self.group else self.resource
         return f"{self.verb} {resource}" + (f" in the namespace {self.namespace}" if self.namespace else "")
 

@@ -109,7 +109,8 @@ class Recorder:
         self._pending: deque[HistoryEntry] = deque()
         self._lost = 0
         self._wakeup = Wakeup()
-        self._is_seeded = self._is_failing = False
+        self._turn = asyncio.Lock()
+        self._is_seeded = self._is_failing = self._has_failed = False
         self._prune_at = self._ledger_at = self._write_at = 0.0
         self._pools = PoolDays()
         # Nobody else writes under this name: not even the same supervisor, when it leads again.
@@ -185,7 +186,7 @@ class Recorder:
         """
         if not self._is_seeded:
             raise RecordError("it is not open yet")
-        if self._pending and not self._lost and not self._is_failing:
+        if self._pending and not self._lost and not self._has_failed:
             await self._write_batch()
         return await self._in_thread(partial(self._read, query))
 
@@ -250,14 +251,17 @@ class Recorder:
         return await self._in_thread(lambda: self._pools.counted(self._opened().read_pool_entries, now))
 
     async def _write_batch(self) -> None:
-        lost, self._lost = self._lost, 0
-        try:
-            refused = await self._in_thread(partial(self._write, lost))
-        except RecordError:
-            self._lost += lost
-            raise
-        self._lost += refused
-        self._write_at = self._clock.monotonic() + _BATCH_SECONDS
+        async with self._turn:  # A reader may want what waits to be written while a batch is.
+            lost, self._lost = self._lost, 0
+            try:
+                refused = await self._in_thread(partial(self._write, lost))
+            except RecordError:
+                self._lost += lost
+                self._has_failed = True
+                raise
+            self._has_failed = False
+            self._lost += refused
+            self._write_at = self._clock.monotonic() + _BATCH_SECONDS
 
     async def _keep_up(self) -> None:
         """Writes the ledger, prunes, and sums up days that are over, if it is time for that."""

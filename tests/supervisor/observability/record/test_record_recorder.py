@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from supervisor.observability.record.database import HistoryQuery, RecordDatabas
 from supervisor.observability.record.recorder import Recorder, RecordLimits
 from tests.supervisor.decide.decide_builders import T0, running_job
 from tests.testkit.serving import Served, serving
-from tests.testkit.waiting import until
+from tests.testkit.waiting import PATIENCE, until
 
 _NODES = ["n1", "n2", "n3"]
 
@@ -189,6 +190,27 @@ async def test_the_pools_of_a_month_are_counted_before_anybody_asks(
         counts = await recorder.read_pool_counts()
     assert sorted(counts.values()) == [1, 2]
     assert len(asked) == 30
+
+
+async def test_a_reader_sees_what_came_while_a_batch_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on, append = Event(), Event(), RecordDatabase.append
+
+    def waits(database: RecordDatabase, entries: Iterable[HistoryEntry]) -> None:
+        begun.set()
+        assert goes_on.wait(PATIENCE)
+        append(database, entries)
+
+    monkeypatch.setattr(RecordDatabase, "append", waits)
+    recorder = _recorder(tmp_path / "record.sqlite")
+    async with _running(recorder):
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        recorder.add(HistoryEntry(at=1.0, subject="job/a", what="asked for", text=""))
+        reading = asyncio.create_task(recorder.read(HistoryQuery(limit=10)))
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert {entry.what for entry in (await reading).entries} == {"Began", "asked for"}
 
 
 async def test_changes_of_one_second_are_one_transaction_and_a_reader_does_not_wait_for_it(
