@@ -1,6 +1,6 @@
 """Limits how often something is done."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -21,3 +21,21 @@ class TokenBucket:
             self._taken += 1.0
             return 0.0
         return (1.0 - left) / self.rate
+
+
+@dataclass(slots=True)
+class TokenBuckets:
+    """A rate limit for each key; of more than `most` keys, those that took nothing for the longest time begin anew."""
+
+    rate: float
+    burst: float
+    most: int = 1000
+    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
+
+    def take(self, key: str, now: float) -> float:
+        """Takes a token of a key, as `TokenBucket.take` does."""
+        bucket = self._buckets.pop(key, None) or TokenBucket(self.rate, self.burst)
+        self._buckets[key] = bucket
+        if len(self._buckets) > self.most:
+            del self._buckets[next(iter(self._buckets))]
+        return bucket.take(now)

@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from job_supervisor.cli.backend import Backend, short_names
@@ -112,7 +112,7 @@ async def plan(backend: Backend, given: argparse.Namespace) -> CliExitCode:
 
 async def _pool(backend: Backend, name: str, given: argparse.Namespace) -> PoolHistory:
     seen = await backend.pool_capacity(name, given.since, given.until)
-    return pool_history(name, seen.stays, seen.since, seen.until)
+    return replace(pool_history(name, seen.stays, seen.since, seen.until), cut=seen.cut)
 
 
 async def _job(backend: Backend, given: argparse.Namespace) -> JobName:
@@ -239,6 +239,7 @@ def _drawn(pool: PoolHistory) -> str:
     return (
         f"Hosts of {pool.name} are drawn at random from the {len(lives)} that were there for jobs: {len(lives.ended)} "
         f"of them went, and {came}. Each lasts as long as one of them, with its notice, and goes by itself."
+        + (" The record has more of them than one answer holds: these are the latest." if pool.cut else "")
     )
 
 

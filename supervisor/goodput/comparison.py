@@ -5,6 +5,7 @@ The command and the status page both print what comes out of it.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 from servicekit.wording import duration, listed
@@ -21,16 +22,22 @@ AS_IT_WAS = "as it was"
 MOST_WORK = 100_000
 """Changes of hosts times workers, beyond which the supervisor is not simulated: so many took 45 s in the tests."""
 
+MOST_HOST_MINUTES = 200_000_000
+"""Minutes of simulated time times workers, of all jobs: so many take half a minute, however few hosts change."""
+MOST_PIECES = 10_000_000
+"""Times in which a job wanted one size, each times its stays, likewise: so many take 20 s to put together."""
+
 MOST_JOBS = 100
 """Jobs whose hosts are read for one comparison, the largest first."""
 
 MOST_READ = 20_000
-"""Stays and spans beyond which no further job is read: as many as one answer about one job has at most."""
+"""Stays and spans beyond which no further job is read; the last one may have 20,000 of each."""
 
 MEASURES = ("step", "checkpoint", "restart")
 """The costs that processes measure, as `GoodputCosts` names them."""
 
 NOTHING_KNOWN = "the record has none of its hosts in that time"
+TOO_LARGE = "to simulate it would take minutes; choose a shorter time"
 NOT_COMPARED = "What other policies would have trained is not known: {why}."
 
 _SEED = 1
@@ -214,14 +221,15 @@ def work(cases: Sequence[GoodputCase]) -> int:
 def compare(recorded: RecordedJobs) -> Comparison:
     """Simulates every policy for each job and sums up; of several jobs only those whose costs are measured."""
     alone = len(recorded.jobs) + recorded.unread == 1
-    known = [_simulated(job) for job in recorded.jobs]
+    small = list(_of_a_size(recorded.jobs))
+    known = [_simulated(job) for job in small]
     known = [each for each in known if each.cases]
     with_costs = [each for each in known if alone or len(each.measured) == len(MEASURES)]
     taken = with_costs if alone else list(_within_bounds(with_costs))
     left_out = LeftOut(
-        unknown=len(recorded.jobs) - len(known),
+        unknown=len(small) - len(known),
         assumed=len(known) - len(with_costs),
-        beyond=len(with_costs) - len(taken) + recorded.unread,
+        beyond=len(recorded.jobs) - len(small) + len(with_costs) - len(taken) + recorded.unread,
     )
     if not taken:
         return Comparison(rows=[], jobs=0, left_out=left_out)
@@ -237,6 +245,19 @@ def compare(recorded: RecordedJobs) -> Comparison:
         skipped=skipped,
         left_out=left_out,
     )
+
+
+def _of_a_size(jobs: Sequence[RecordedJob]) -> Iterator[RecordedJob]:
+    """Yields the jobs that are not too large even to begin with, the first ones first."""
+    minutes, pieces = float(MOST_HOST_MINUTES), float(MOST_PIECES)
+    for job in jobs:
+        of_time = sum((span.ends - span.begins) / 60 * span.most for span in job.spans)
+        changes = sum((one.least, one.most) != (two.least, two.most) for one, two in pairwise(job.spans))
+        to_join = (changes + 1) * len(job.stays)
+        if of_time <= minutes and to_join <= pieces:
+            minutes -= of_time
+            pieces -= to_join
+            yield job
 
 
 def _simulated(job: RecordedJob) -> _Simulated:
@@ -283,7 +304,9 @@ def summary(found: Comparison) -> str:
     """Sums up for a reader who wants one sentence; also if nothing could be compared."""
     if not found.rows:
         alone = sum(_counts(found.left_out)) == 1
-        why = NOTHING_KNOWN if alone else "of no job there are both its hosts and its costs"
+        why = "of no job there are both its hosts and its costs"
+        if alone:
+            why = TOO_LARGE if found.left_out.beyond else NOTHING_KNOWN
         return NOT_COMPARED.format(why=why)
     shares = {row.policy: shown(row.share) for row in found.rows}
     others = (

@@ -97,11 +97,13 @@ class PoolHistory:
         name: `CLOUD/ZONE/TYPE`.
         lives: How long hosts were there.
         gaps: How long it took until another host came to a job one of whose hosts had gone.
+        cut: Whether the earliest hosts were left out, as there were too many.
     """
 
     name: str
     lives: ObservedTimes
     gaps: ObservedTimes
+    cut: bool = False
 
     def case(self, case: GoodputCase, seed: int) -> GoodputCase:
         """Returns the same time and job with hosts of this pool.

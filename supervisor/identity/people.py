@@ -31,8 +31,8 @@ READ = Access(verb="list", group="job-supervisor.kube-ai.io", resource="supervis
 class People(Protocol):
     """The users of a cluster."""
 
-    async def person(self, token: str) -> Person:
-        """Returns whose token that is.
+    async def person(self, token: str, peer: str) -> Person:
+        """Returns whose token that is, which a peer has sent from an address.
 
         Raises:
             BadTokenError: The token is invalid.

@@ -11,7 +11,7 @@ import msgspec
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError
 from servicekit.kubernetes.server import ApiServer, Call
-from servicekit.rate import TokenBucket
+from servicekit.rate import TokenBucket, TokenBuckets
 from supervisor.identity.people import READ, Access
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, Person
 
@@ -24,10 +24,11 @@ _KEEP_SECONDS = 30.0
 _MAX_KEPT = 1000
 _KEEP_READERS_SECONDS = 600.0
 """For so long, whoever was last known to may see the page also sees it while the API server does not answer."""
-_TOKENS_RATE, _TOKENS_BURST = 5.0, 50.0
-"""Reviews of tokens each second, and at once: anybody can send tokens."""
+_PEER_RATE, _PEER_BURST = 1.0, 20.0
+"""Reviews of tokens that one peer sends each second, and at once; of all peers together:"""
+_TOKENS_RATE, _TOKENS_BURST = 20.0, 200.0
 _RIGHTS_RATE, _RIGHTS_BURST = 20.0, 100.0
-"""Likewise of rights, which are those of people who are known."""
+"""Reviews of rights to act; likewise, apart, of rights to look and again of tokens that were good before."""
 _POD = "authentication.kubernetes.io/pod-uid"
 
 
@@ -112,19 +113,21 @@ class ReviewedPeople:
         self._server = server
         self._audience = audience
         self._clock = clock
+        self._peers = TokenBuckets(_PEER_RATE, _PEER_BURST)
         self._new_tokens = TokenBucket(_TOKENS_RATE, _TOKENS_BURST)
-        self._new_rights = TokenBucket(_RIGHTS_RATE, _RIGHTS_BURST)
+        self._acting, self._looking = (TokenBucket(_RIGHTS_RATE, _RIGHTS_BURST) for _ in range(2))
         self._known: dict[bytes, _Known] = {}
         self._readers: dict[Person, _Reading] = {}
 
-    async def person(self, token: str) -> Person:
+    async def person(self, token: str, peer: str) -> Person:
         """Returns whose token that is. The same token is reviewed once in half a minute."""
         if len(token) > _MAX_TOKEN:
             raise BadTokenError("the token is too long")
         key, now = hashlib.sha256(token.encode()).digest(), self._clock.monotonic()
         known = self._known.get(key)
         if known is None or known.until <= now:
-            known = _Known(await self._reviewed(token), now + _KEEP_SECONDS)
+            person = await self._reviewed(token, "" if known is not None and known.person else peer)
+            known = _Known(person, now + _KEEP_SECONDS)
             _keep(self._known, key, known)
         if known.person is None:
             raise BadTokenError("the token is nobody's, or it has expired")
@@ -146,11 +149,14 @@ class ReviewedPeople:
         _keep(self._readers, person, _Reading(allowed, now))
         return allowed
 
-    async def _reviewed(self, token: str) -> Person | None:
+    async def _reviewed(self, token: str, peer: str) -> Person | None:
+        """Has a token reviewed; without a peer it was good before, and nobody else's tokens keep it out."""
         audiences, until = _claims(token)
         if until is not None and until <= self._clock.now():
             return None
-        self._take_turn(self._new_tokens)
+        now = self._clock.monotonic()
+        if self._looking.take(now) if not peer else self._peers.take(peer, now) or self._new_tokens.take(now):
+            raise AuthenticationUnavailableError("too many tokens are being asked about")
         ours = [self._audience] if self._audience in audiences else []
         try:
             status = await review(self._server, token, ours)
@@ -180,16 +186,13 @@ class ReviewedPeople:
             "resourceAttributes": attributes,
         }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        self._take_turn(self._new_rights)
+        if (self._looking if access == READ else self._acting).take(self._clock.monotonic()):
+            raise AuthenticationUnavailableError("too many rights are being asked about")
         try:
             shown = await self._server.request(Call(method="POST", path=_RIGHTS, body=msgspec.json.encode(body)))
             return msgspec.json.decode(shown, type=_AccessReview).status.allowed
         except (ApiError, msgspec.MsgspecError) as error:
             raise AuthenticationUnavailableError(f"the API server cannot be asked about rights: {error}") from error
-
-    def _take_turn(self, bucket: TokenBucket) -> None:
-        if bucket.take(self._clock.monotonic()):
-            raise AuthenticationUnavailableError("too many people are being asked about")
 
 
 def _claims(token: str) -> tuple[Sequence[str], float | None]:

@@ -1,7 +1,7 @@
 """Reads the status from the components of the leader, and serves it, the history and the ledger over HTTP."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from supervisor.ingest.errors import MalformedError
 from supervisor.ingest.http import Authenticate, require_principal
 from supervisor.observability import status_view
 from supervisor.observability.groups import DecidedGroups
-from supervisor.observability.history import SUBJECT_KINDS, HistoryEntry, JobHistory, PhaseTracker, stored
+from supervisor.observability.history import SUBJECT_KINDS, JobHistory, PhaseTracker, stored
 from supervisor.observability.hooks import LiveState
 from supervisor.observability.journal import NoticedHosts
 from supervisor.observability.ledger.book import NOBODY
@@ -114,9 +114,11 @@ class StatusReader:
         """
         page = await self.record.read(query)
         since = self.since if page.since is None else page.since
-        entries = list(page.entries)
+        entries, has_more = list(page.entries), page.next is not None
         if query.subject.startswith(_JOB):
-            entries += await self._notices_of(page, query)
+            notices = await self._notices_of(page, query)
+            entries += notices.entries
+            has_more = has_more or notices.next is not None
             job = self.live.snapshot().jobs.get(JobName(query.subject.removeprefix(_JOB)))
             if job is not None and page.next is None:
                 entries += (entry for entry in stored(job) if entry.at < since)
@@ -136,19 +138,19 @@ class StatusReader:
                 )
                 for entry in entries
             ],
-            cut=page.next is not None,
+            cut=has_more,
             next=None if page.next is None else str(page.next),
         )
 
-    async def _notices_of(self, page: HistoryPage, query: HistoryQuery) -> Sequence[HistoryEntry]:
+    async def _notices_of(self, page: HistoryPage, query: HistoryQuery) -> HistoryPage:
         """Reads the notices, in the time of a page, that the entries of the page concern."""
         subjects = {subject for entry in page.entries for subject in entry.concerns}
         if not subjects:
-            return ()
+            return HistoryPage((), None, page.since)
         since = query.since if page.next is None else page.next.at
         until = query.until if query.before is None else query.before.at
         wanted = replace(query, subject="", own=subjects, since=since, until=until, before=None)
-        return (await self.record.read(wanted)).entries
+        return await self.record.read(wanted)
 
     async def spent(self, since: float, until: float, *, by_pool: bool = False) -> LedgerView:
         """Reads where worker-seconds went, in the hours that two instants (Unix seconds) are in or between.

@@ -1,14 +1,14 @@
 """Serves what people can ask for on the page: first a form that says what will happen, then what the form asks for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import structlog
 from aiohttp import web
 
 from servicekit.clock import Clock
-from servicekit.rate import TokenBucket
+from servicekit.rate import TokenBuckets
 from supervisor.decide import registration
 from supervisor.domain.asking import DeniedError, NotTakenError, UncertainError, UnknownSubjectError
 from supervisor.identity.people import Steering
@@ -30,8 +30,7 @@ ASKED = "asked for"
 """What happened, in the history: a person has asked for something."""
 
 _BURST, _EACH_SECONDS = 20, 6.0
-"""How often one person may ask for something: so many times at once, and then once in that time."""
-_MAX_PEOPLE = 1000
+"""How often one person may open a form, and send one: so many times at once, and then once in that time."""
 
 _REFUSED: Mapping[type[Exception], tuple[int, str]] = {
     MalformedError: (400, ""),
@@ -53,27 +52,6 @@ _REFUSED: Mapping[type[Exception], tuple[int, str]] = {
 _log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class _Limits:
-    """Limits how often each person asks for something; who has not asked for the longest time is forgotten first."""
-
-    clock: Clock
-    _buckets: dict[str, TokenBucket] = field(default_factory=dict)
-
-    def take(self, by: str) -> None:
-        """Counts a request of a person.
-
-        Raises:
-            TooManyError: There were too many.
-        """
-        bucket = self._buckets.pop(by, None) or TokenBucket(rate=1 / _EACH_SECONDS, burst=_BURST)
-        self._buckets[by] = bucket
-        if len(self._buckets) > _MAX_PEOPLE:
-            del self._buckets[next(iter(self._buckets))]
-        if bucket.take(self.clock.monotonic()):
-            raise TooManyError(f"{by} asks for too much")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionEndpoints:
     """`/status/actions/…`: GET shows the form and changes nothing, POST carries it out and keeps who has asked."""
@@ -85,7 +63,8 @@ class ActionEndpoints:
     renderer: PageRenderer
     refusals: Refusals
     clock: Clock
-    limits: _Limits
+    acting: TokenBuckets
+    looking: TokenBuckets
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/status/actions/{action}", self.form), web.post("/status/actions/{action}", self.act)]
@@ -101,6 +80,7 @@ class ActionEndpoints:
             if not session.acts:
                 raise DeniedError("A viewer may look and do nothing. Sign in as somebody who may.")
             if form.name:
+                self._take(self.looking, session)
                 await self.steering.permit(session.who, form.asked())
         except tuple(_REFUSED) as error:
             return self._refused(request, session, form, error)
@@ -117,7 +97,7 @@ class ActionEndpoints:
             form = ActionForm.read(request.match_info["action"], fields)
             self.gate.sessions.check_form(session, form.purposes, fields.get("form", ""))
             asked = form.asked()
-            self.limits.take(session.identity)
+            self._take(self.acting, session)
             carry_out = await self.steering.permit(session.who, asked)
         except tuple(_REFUSED) as error:
             return self._refused(request, session, form, error)
@@ -129,6 +109,10 @@ class ActionEndpoints:
             self._keep(session, form, but=_sentence(error)[1])
             return self._refused(request, session, form, error)
         return see_other(f"{page_root(request)}{_page_of(form)}")
+
+    def _take(self, limit: TokenBuckets, session: PageSession) -> None:
+        if limit.take(session.identity, self.clock.monotonic()):
+            raise TooManyError(f"{session.name} asks for too much")
 
     def _keep(self, session: PageSession, form: ActionForm, but: str = "") -> None:
         """Keeps what somebody has asked for; `but` says why it was not done."""
@@ -166,6 +150,10 @@ class ActionEndpoints:
         return self._shown(request, session, form, why, status)
 
 
+def _limit() -> TokenBuckets:
+    return TokenBuckets(rate=1 / _EACH_SECONDS, burst=_BURST)
+
+
 def action_endpoints(  # noqa: PLR0913 - its dependencies
     *,
     gate: PageGate,
@@ -185,7 +173,8 @@ def action_endpoints(  # noqa: PLR0913 - its dependencies
         renderer=renderer,
         refusals=refusals,
         clock=clock,
-        limits=_Limits(clock),
+        acting=_limit(),
+        looking=_limit(),
     )
 
 

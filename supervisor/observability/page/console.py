@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from servicekit.clock import Clock
@@ -237,13 +238,14 @@ class Console:
 
     async def _with_jobs(self, drill: Drill) -> Drill:
         """Reads what a drill did to jobs."""
-        until = None if drill.ended_at is None else drill.ended_at + AFTER_SECONDS
-        query = HistoryQuery(since=drill.began_at, until=until, limit=MAX_ENTRIES)
-        past = await self.history(query)
-        if past.cut and drill.ended_at is not None:
-            # Much else has happened: what came first is worth more than what came last.
-            past = await self.history(replace(query, until=drill.ended_at))
-        return with_jobs(drill, past.entries)
+        ends = inf if drill.ended_at is None else drill.ended_at + AFTER_SECONDS
+        # Much else may have happened: what came first is worth more than what came last.
+        for seconds in _AFTER_A_DECISION:
+            until = min(ends, drill.began_at + seconds)
+            past = await self.history(HistoryQuery(since=drill.began_at, until=until, limit=MAX_ENTRIES))
+            if not past.cut:
+                break
+        return replace(with_jobs(drill, past.entries), cut=past.cut)
 
     def _since_a_month(self, subject: str) -> HistoryQuery:
         return HistoryQuery(subject=subject, since=self.clock.now() - _MONTH_SECONDS, limit=MAX_ROWS)

@@ -45,13 +45,15 @@ class DrilledJob:
 class Drill:
     """A drill of the past or the present. Instants are Unix seconds; `ended_at` is None while it goes on.
 
-    `jobs` are those that it did something to, None if that cannot be read.
+    `jobs` are those that it did something to, None if that cannot be read. With `cut`, so much happened that some may
+    be missing.
     """
 
     began_at: float
     ended_at: float | None
     subjects: Sequence[str]
     jobs: Sequence[DrilledJob] | None = None
+    cut: bool = False
 
     @property
     def seconds(self) -> float | None:

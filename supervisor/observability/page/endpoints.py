@@ -133,7 +133,7 @@ class PageEndpoints:
         except RecordError as error:
             spent, status = f"The ledger cannot be read now: {error}.", 503
         compared = None
-        if form.compare and isinstance(spent, SpentTime):
+        if form.compare and isinstance(spent, SpentTime) and spent.has(form.job):
             compared = self.comparisons.of(ComparisonQuestion(JobName(form.job), form.seconds))
         # In a thread: there may be thousands of jobs.
         text = await asyncio.to_thread(self.renderer.report, form, spent, compared, page_root(request), session=session)

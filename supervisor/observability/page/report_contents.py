@@ -50,6 +50,10 @@ class SpentTime:
     hourly: HourlyTime
     seen: CapacityView | None = None
 
+    def has(self, job: str) -> bool:
+        """Whether anything is known of a job; without a name, of all of them together, it is."""
+        return not job or any(each.job == job for each in self.found.jobs)
+
 
 @dataclass(frozen=True, slots=True)
 class BarPart:

@@ -110,7 +110,7 @@ class PageSessions:
         """
         authorization, cookie = request.headers.get("Authorization"), request.cookies.get(COOKIE)
         if authorization is not None:
-            who = await self._reader(authorization)
+            who = await self._reader(authorization, request.remote or "?")
             return PageSession(who=who, until=who.until, browser=False)
         if cookie is not None:
             session = self.tokens.authenticate(f"Bearer {cookie}")
@@ -130,7 +130,7 @@ class PageSessions:
             OversizedError: The body is too large for the form.
             MalformedError: The body is not the form, or another site sent it.
         """
-        who = await self._signing_in(await posted(request))
+        who = await self._signing_in(await posted(request), request.remote or "?")
         now = self.clock.wall()
         longest = now + (HOURS_OF_PEOPLE if isinstance(who, Person) else HOURS) * 3600
         until = longest if who.until is None else min(longest, who.until)
@@ -176,19 +176,19 @@ class PageSessions:
         if shown not in [FormToken(by=session.identity, purpose=purpose) for purpose in purposes]:
             raise MalformedError("the form was made for somebody else, or for something else")
 
-    async def _signing_in(self, fields: Mapping[str, str]) -> Reader:
+    async def _signing_in(self, fields: Mapping[str, str], peer: str) -> Reader:
         match fields:
             case {"token": token}:
-                return await self._reader(f"Bearer {token.strip()}")
+                return await self._reader(f"Bearer {token.strip()}", peer)
             case {"code": text}:
                 code = self.code(text)
                 self.codes.use(code, self.clock.wall())
                 return code.who
         raise MalformedError("the form has a token or a code")
 
-    async def _reader(self, authorization: str) -> Reader:
+    async def _reader(self, authorization: str, peer: str) -> Reader:
         if self.people is not None and not is_ours(token := token_in(authorization), otherwise=False):
-            return await self._readable(await self.people.person(token))
+            return await self._readable(await self.people.person(token, peer))
         principal = await self.authenticate(authorization)
         if not isinstance(principal, Viewer):
             raise ForeignTokenError("the token of a viewer or an operator is needed")

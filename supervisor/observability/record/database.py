@@ -503,6 +503,16 @@ class RecordDatabase:
             found.setdefault(JobName(row.job), []).append(_stay(row))
         return PoolCapacity(found, since if len(rows) <= most else max(since, rows[most].until), len(rows) > most)
 
+    def begins(self) -> float | None:
+        """Returns the instant of the earliest entry; None if there is none.
+
+        Raises:
+            RecordError: It cannot be read now.
+        """
+        with _translated(), self._engine.connect() as connection:
+            earliest: float | None = connection.scalar(select(func.min(_entries.c.at)))
+            return earliest
+
     def prune(self, before: float, most: int) -> int:
         """Deletes the entries from before an instant (Unix seconds), and the earliest of more than `most`.
 

@@ -56,6 +56,10 @@ class PoolDays:
         for old in [each for each in self._days if each < _days(now)[0]]:
             del self._days[old]
 
+    def forget(self, until: float) -> None:
+        """Forgets the counts of days that begin before an instant: some of what they counted is deleted."""
+        self._days = {day: counted for day, counted in self._days.items() if day >= until}
+
     def _day(self, read: ReadPools, day: float, now: float) -> _CountedDay:
         known = self._days.get(day)
         if known is not None:

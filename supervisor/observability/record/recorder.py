@@ -162,7 +162,7 @@ class Recorder:
             RecordError: The database cannot be used now. The entries wait.
         """
         wait = self._write_at - self._clock.monotonic()
-        if wait > 0 and 0 < len(self._pending) < _MAX_BATCH:
+        if wait > 0 and 0 < len(self._pending) < _MAX_BATCH and not self._is_failing:
             return wait
         self._is_failing = True
         if not self._is_seeded:
@@ -186,8 +186,7 @@ class Recorder:
         """
         if not self._is_seeded:
             raise RecordError("it is not open yet")
-        if self._pending and not self._lost and not self._has_failed:
-            await self._write_batch()
+        await self._write_waiting()
         return await self._in_thread(partial(self._read, query))
 
     async def read_hours(self, since: float, until: float) -> Mapping[JobName, Mapping[Account, float]]:
@@ -247,8 +246,14 @@ class Recorder:
         Raises:
             RecordError: They cannot be read now.
         """
+        await self._write_waiting()
         now = self._clock.now()
         return await self._in_thread(lambda: self._pools.counted(self._opened().read_pool_entries, now))
+
+    async def _write_waiting(self) -> None:
+        """Has a reader see what has happened up to now, unless the database did not take the last entries."""
+        if self._pending and not self._lost and not self._has_failed:
+            await self._write_batch()
 
     async def _write_batch(self) -> None:
         async with self._turn:  # A reader may want what waits to be written while a batch is.
@@ -333,7 +338,9 @@ class Recorder:
         self._pools.count(self._opened().read_pool_entries, day, now)
 
     def _prune(self) -> None:
-        self._opened().prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries)
+        database = self._opened()
+        if database.prune(self._clock.now() - self._limits.days * 86_400, self._limits.entries):
+            self._pools.forget(database.begins() or self._clock.now())
 
     def _close(self, hours: LedgerChanges, stays: StayChanges) -> None:
         if self._database is None:

@@ -66,9 +66,10 @@ class OtlpExport:
     """
 
     def __init__(self, version: str, instance: str, clock: Clock) -> None:
-        for name in _PROTOCOLS:
-            if os.environ.get(name, _GRPC) != _GRPC:
-                raise TracesUnusableError(f"{name} is {os.environ[name]!r}, and traces are sent by grpc only")
+        # The variable for traces wins, and an empty one counts as unset.
+        name = next((each for each in _PROTOCOLS if os.environ.get(each)), None)
+        if name is not None and os.environ[name] != _GRPC:
+            raise TracesUnusableError(f"{name} is {os.environ[name]!r}, and traces are sent by grpc only")
         if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
             raise TracesUnusableError("OTEL_SDK_DISABLED is true, so that no trace would be sent")
         self._put = self._dropped = self._spoiled = 0
@@ -118,9 +119,9 @@ class OtlpExport:
         """Sends what still waits, for two seconds at most. It blocks."""
         self._is_ending.set()
         self._queue.put(None)
-        self._thread.join(_LAST_SECONDS)
+        self._thread.join(_LAST_SECONDS / 2)
         self._exporter.shutdown()  # Ends an attempt that is under way, and with it the threads.
-        self._thread.join(_LAST_SECONDS)
+        self._thread.join(_LAST_SECONDS / 2)
         self._log.close()
 
     # What follows runs in the thread.

@@ -218,10 +218,13 @@ class ReclaimTraces:
 
     def on_directives_sent(self, job: JobName, directives: Collection[ProcessDirective]) -> None:
         """Called after the directives of a change were sent; see `supervisor.observability.hooks.MetricsHooks`."""
-        now, sent = self._now(), self._sent.setdefault(job, {})
+        now = self._now()
         for directive in directives:
+            if directive.kind is ProcessDirectiveKind.RUN:
+                continue
+            sent = self._sent.setdefault(job, {})
             known = sent.get(directive.kind)
-            if directive.kind is not ProcessDirectiveKind.RUN and (known is None or known[0] != directive.generation):
+            if known is None or known[0] != directive.generation:
                 sent[directive.kind] = (directive.generation, now)
         trace = self._open.get(job)
         if trace is not None:
@@ -241,7 +244,8 @@ class ReclaimTraces:
         for trace in traces:
             if len(trace.events) < MAX_NAMES:
                 trace.events.append(SpanEvent(f"notice {after.state}", ended_at, _of_notice(after)))
-        if not known.jobs:
+        # What an earlier leader has decided about it is not known.
+        if not known.jobs and known.stored_at is not None:
             ids = trace_ids(after.id, after.episode, int(after.first_seen))
             attributes = {**_of_notice(after), f"{_P}outcome": str(after.state), f"{_P}drill": after.simulated}
             self._put(

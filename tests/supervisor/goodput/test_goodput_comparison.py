@@ -10,7 +10,17 @@ from supervisor.domain.ids import Host, JobName
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.goodput import __main__ as apart
 from supervisor.goodput import comparison
-from supervisor.goodput.comparison import Comparison, LeftOut, RecordedJob, RecordedJobs, compare, gathered, remarks
+from supervisor.goodput.comparison import (
+    TOO_LARGE,
+    Comparison,
+    LeftOut,
+    RecordedJob,
+    RecordedJobs,
+    compare,
+    gathered,
+    remarks,
+    summary,
+)
 
 _H = 3600.0
 _MEASURED = MeasuredCosts(step_seconds=2.0, checkpoint_seconds=20.0, start_seconds=60.0)
@@ -41,6 +51,19 @@ def test_the_first_jobs_are_taken_as_long_as_they_can_be_simulated(monkeypatch: 
     assert (found.jobs, found.left_out) == (2, LeftOut(beyond=6))
     assert (found.skipped, found.costs) == ([], None)
     assert "Jobs that are left out: 6 (with them it would take minutes)." in remarks(found)
+
+
+@pytest.mark.parametrize("bound", ["MOST_HOST_MINUTES", "MOST_PIECES"])
+def test_a_job_that_is_too_large_to_begin_with_is_no_other_ones_fault(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Also one of many hosts that never change costs a minute: its checkpoints are simulated one by one."""
+    large, small = recorded(hosts=40), recorded(hosts=4)
+    monkeypatch.setattr(comparison, bound, 60 * 4 * 3 if bound == "MOST_HOST_MINUTES" else len(small.stays))
+    found = compare(RecordedJobs(jobs=[large, small]))
+    assert (found.jobs, found.left_out) == (1, LeftOut(beyond=1))
+    alone = compare(RecordedJobs(jobs=[large]))
+    assert (alone.rows, TOO_LARGE in summary(alone)) == ([], True)
 
 
 def test_one_job_is_compared_whatever_is_known_of_its_costs() -> None:
