@@ -328,6 +328,8 @@ async def test_a_supervisor_that_is_away_is_said_to_be(browser: Browser, tmp_pat
         page = await signed_in(browser, served)
         await page.evaluate("window.opened = 'once'")
         lost = page.get_by_text("The supervisor does not answer")
+        # Only the script shows the field: without it, it would never look.
+        await expect(page.get_by_label("Filter rows")).to_be_visible()
         await expect(lost).to_be_hidden()
     await expect(lost).to_be_visible()
     async with serving(tmp_path, http_address=address):

@@ -156,7 +156,7 @@
     }
   }
 
-  document.getElementById("search").hidden = !follows && content.querySelector("table") === null;
+  document.getElementById("search").hidden = !follows() && content.querySelector("table") === null;
   filter.addEventListener("input", filterRows);
   content.addEventListener("click", copy);
   filterRows();
