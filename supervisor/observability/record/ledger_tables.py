@@ -162,8 +162,9 @@ def prune(connection: Connection, before: float, most: int) -> None:
     # A day that is summed up goes with its first hour.
     for hours, others in ((_hours, (_machines, _pools, _summed, *_SUMS)), (_pools, (_pool_days,))):
         surplus = connection.scalar(select(hours.c.begins).order_by(hours.c.begins.desc()).offset(most).limit(1))
-        if surplus is not None and hours is _pools:  # By whole days: the sums of a day go with its hours.
-            surplus = surplus // DAY * DAY + DAY - 1
+        if surplus is not None and hours is _pools:
+            # A day of which some hours are left is read by these, and summed up again.
+            connection.execute(delete(_summed).where(_summed.c.begins == surplus // DAY * DAY))
         for table in (hours, *others):
             gone = table.c.begins < before
             connection.execute(delete(table).where(gone if surplus is None else or_(gone, table.c.begins <= surplus)))

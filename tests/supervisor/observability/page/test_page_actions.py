@@ -200,9 +200,19 @@ async def test_nobody_asks_for_too_much(served: Served) -> None:
     """One person's limit is no other's."""
     await running(served)
     ann, bob = await signed_in(served), await signed_in(served, served.peers.tokens.operator("bob"))
-    answers = [await asks(served, ann, "resume", "job=job") for _ in range(21)]
-    assert [each.status for each in answers] == [303] * 20 + [429]
+    form = fields(await get(served.peers, "/status/actions/resume?job=job", cookie=ann))
+    answers = [await post(served.peers, "/status/actions/resume", cookie=ann, data=form) for _ in range(25)]
+    assert [each.status for each in answers[:20]] == [303] * 20
+    assert answers[-1].status == 429
     assert (await asks(served, bob, "resume", "job=job")).status == 303
+
+
+async def test_nobody_opens_too_many_forms(served: Served) -> None:
+    """Each asks for rights."""
+    await running(served)
+    ann = await signed_in(served)
+    shown = [await get(served.peers, "/status/actions/resume?job=job", cookie=ann) for _ in range(25)]
+    assert (shown[0].status, shown[-1].status) == (200, 429)
 
 
 async def test_a_link_signs_in_once(served: Served) -> None:

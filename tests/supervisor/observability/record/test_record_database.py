@@ -314,6 +314,26 @@ def test_pools_have_a_bound_of_their_own(database: RecordDatabase) -> None:
     assert sum(sum(each.worker_seconds.values()) for each in database.read_pools(0.0, math.inf)[_JOB].values()) == 8.0
 
 
+def test_a_day_that_is_over_keeps_what_is_left_of_its_pools(database: RecordDatabase) -> None:
+    """Its sums went with its first hour, although other hours of it are there."""
+    midnight, now = _T0 // 86_400 * 86_400, _T0 + 6 * 86_400
+    for number in range(72):
+        hour = LedgerHour(midnight + 3600 * number, _JOB)
+        kinds = {(Account.TRAINING, replace(_SPOT, zone=str(zone))): 1.0 for zone in range(2)}
+        database.write_hours({hour: {Account.TRAINING: 2.0}}, {hour: kinds}, "one")
+    database.sum_up(now)
+    database.prune(0.0, 80)
+
+    def held() -> float:
+        pools = database.read_pools(0.0, math.inf)[_JOB].values()
+        return sum(sum(each.worker_seconds.values()) for each in pools)
+
+    assert held() == 80.0
+    database.sum_up(now)
+    assert held() == 80.0
+    assert database.read_hours(0.0, math.inf) == {_JOB: {Account.TRAINING: 144.0}}
+
+
 _DAYS = 5
 _DAY = 86_400.0
 _MIDNIGHT = _T0 // _DAY * _DAY
