@@ -16,6 +16,7 @@ from supervisor.domain.worker_time import ShareRange, WorkerTime, hours
 from supervisor.goodput.model import GoodputCase, GoodputCosts
 from supervisor.goodput.policies import OtherPolicy, simulated
 from supervisor.goodput.rebuilt import rebuilt
+from supervisor.goodput.schedule import KillNode
 
 AS_IT_WAS = "as it was"
 
@@ -161,6 +162,7 @@ class Comparison:
         cut: Whether the earliest of that time was left out.
         skipped: The policies that would have taken too long.
         left_out: The other jobs.
+        gone: How many hosts went in that time; None if nobody has counted.
     """
 
     rows: Sequence[ComparedRow]
@@ -171,6 +173,7 @@ class Comparison:
     cut: bool = False
     skipped: Sequence[str] = ()
     left_out: LeftOut = LeftOut()
+    gone: int | None = None
 
     @property
     def all_costs(self) -> Mapping[str, float]:
@@ -244,6 +247,7 @@ def compare(recorded: RecordedJobs) -> Comparison:
         cut=any(each.job.cut for each in taken),
         skipped=skipped,
         left_out=left_out,
+        gone=sum(isinstance(step, KillNode) for each in taken for case in each.cases for step in case.schedule.steps),
     )
 
 
@@ -336,6 +340,8 @@ def assumptions(found: Comparison) -> str:
 def remarks(found: Comparison) -> Sequence[str]:
     """Says in sentences what is in no row."""
     told = list[str]()
+    if found.rows and found.gone == 0:
+        told.append("No host has gone in that time: whoever does nothing about notices has lost nothing yet.")
     if found.skipped:
         told.append(f"Left out, as it would take minutes: {listed(found.skipped)}. Choose a shorter time.")
     if found.cut:

@@ -17,6 +17,9 @@ from supervisor.store.conditions import sentence
 MAX_ENTRIES = 50
 """Entries that are kept of each job. A reclaim makes about five, so these are about the last ten reclaims."""
 
+NEWLY_EXCLUDED = "Newly excluded: "
+"""In the text of a decision that leaves out further hosts; their number follows."""
+
 SUBJECT_KINDS = ("job", "node", "pod", "pool")
 """The kinds of subjects that entries have or concern, beside the record's own."""
 
@@ -164,7 +167,7 @@ def _entries(before: SupervisedJob | None, after: SupervisedJob, at: float) -> I
     old = before.decision
     if (new.phase, new.reason) != (old.phase, old.reason):
         excluded: frozenset[Host] = new.exclusions - old.exclusions
-        hosts = f" Newly excluded: {len(excluded)}." if excluded else ""
+        hosts = f" {NEWLY_EXCLUDED}{len(excluded)}." if excluded else ""
         text = f"{new.reason}{hosts}"
         yield HistoryEntry(at=at, subject=subject, what=new.phase, text=text, run=new.run)
 

@@ -6,6 +6,7 @@ Run as a module: writes them, and prints their sizes.
 import asyncio
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,18 +20,27 @@ from simulator.demo import DEFAULT_FROM_SECONDS, DEFAULT_TO_SECONDS
 from simulator.harness import ReplayWorld, world
 from simulator.services import ServedJobPlan
 from simulator.status import ReadStatus
+from supervisor.identity.tokens import Operator
 from tests.browser.browser_chromium import browsing, chromium
 from tests.testkit.pictures import DIRECTORY, small
 
 MAX_BYTES = 200_000
 
-_DESK = {"viewport": {"width": 1120, "height": 900}}
+_DESK: Mapping[str, Any] = {"viewport": {"width": 1120, "height": 900}}
 _PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 _PICTURES: Mapping[str, Mapping[str, Any]] = {
     "status-page-light.png": {**_DESK, "color_scheme": "light"},
     "status-page-dark.png": {**_DESK, "color_scheme": "dark"},
     "status-page-phone.png": {**_PHONE, "color_scheme": "light"},
 }
+_PAGES: Mapping[str, str] = {
+    "status-page-job.png": "status/jobs/llm",
+    "status-page-node.png": "status/nodes/{node}",
+    "status-page-report.png": "status/report?span=24h",
+    "status-page-drain.png": "status/actions/drain?node={node}",
+}
+"""Further pages, as somebody sees them who may ask for something; `{node}` has a notice."""
+
 _LONG_STEPS = 100_000
 # Of the 24 nodes of that cut ten are lost, in three groups: one of these two jobs is left with too few.
 # They report their checkpoints, as scripts should.
@@ -60,7 +70,8 @@ async def take(directory: Path) -> list[Path]:
                 await one.until(_worth_it, "a job that was suspended", _PATIENCE_SECONDS)
                 for page in pages.values():
                     await expect(page.locator(f"{_DECISIONS} tbody tr")).to_have_count(_GROUPS, timeout=20_000)
-                return [await _pictured(page, directory / name) for name, page in pages.items()]
+                taken = [await _pictured(page, directory / name) for name, page in pages.items()]
+                return taken + await _others(browser, one, directory)
             finally:
                 replay.cancel()
                 with suppress(asyncio.CancelledError):
@@ -83,6 +94,23 @@ async def _opened(browser: Browser, one: ReplayWorld, look: Mapping[str, Any]) -
     await page.get_by_role("button", name="Sign in").click()
     await expect(page.locator("#content")).to_be_attached()
     return page
+
+
+async def _others(browser: Browser, one: ReplayWorld, directory: Path) -> list[Path]:
+    """Takes the further pages, as far as a window shows them."""
+    node = next(notice.subject for notice in (await one.status()).notices if notice.state == "active")
+    page = await (await browser.new_context(**_DESK)).new_page()
+    url = one.supervisor.endpoints.http
+    await page.goto(one.supervisor.tokens().link(Operator(name="ann"), url, time.time(), 60.0))
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page.locator("#content")).to_be_attached()
+    taken = []
+    for name, address in _PAGES.items():
+        await page.goto(f"{url}/{address.format(node=node)}")
+        png = await page.screenshot()
+        await asyncio.to_thread((directory / name).write_bytes, small(png))
+        taken.append(directory / name)
+    return taken
 
 
 async def _pictured(page: Page, path: Path) -> Path:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
+from supervisor.observability.history import NEWLY_EXCLUDED
 from supervisor.observability.page.past import Reclaim, reclaims_of
 from supervisor.observability.views import HistoryEntryView, HistoryView
 
@@ -99,14 +100,19 @@ def with_jobs(drill: Drill, happened: Iterable[HistoryEntryView]) -> Drill:
             continue
         known = jobs.get(job)
         if known is None:
-            is_decision = entry.what in (Phase.SHRINKING, Phase.STOPPING, Phase.SUSPENDED)
-            if entry.drill and is_decision and entry.at >= drill.began_at and subjects.intersection(entry.concerns):
+            if entry.at >= drill.began_at and _is_decision(entry) and subjects.intersection(entry.concerns):
                 jobs[job] = _told(job, entry, drill)
             continue
         jobs[job] = _continued(known, entry, entry.at - drill.began_at)
         if jobs[job].back is not None:
             over.add(job)
     return replace(drill, jobs=sorted(jobs.values(), key=lambda each: (each.at, each.job)))
+
+
+def _is_decision(entry: HistoryEntryView) -> bool:
+    """Whether an entry is a decision because of a drill: a job that shrinks already may first wait for more notices."""
+    excludes = entry.what == Phase.SHRINKING and NEWLY_EXCLUDED in entry.text
+    return entry.drill and (excludes or entry.what in (Phase.STOPPING, Phase.SUSPENDED))
 
 
 def _told(job: JobName, entry: HistoryEntryView, drill: Drill) -> DrilledJob:

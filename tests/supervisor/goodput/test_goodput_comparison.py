@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -64,6 +65,15 @@ def test_a_job_that_is_too_large_to_begin_with_is_no_other_ones_fault(
     assert (found.jobs, found.left_out) == (1, LeftOut(beyond=1))
     alone = compare(RecordedJobs(jobs=[large]))
     assert (alone.rows, TOO_LARGE in summary(alone)) == ([], True)
+
+
+def test_it_is_said_that_no_host_has_gone() -> None:
+    """Then every policy that does nothing trains all the time, which says nothing about it."""
+    job = recorded()
+    stayed = replace(job, stays=[each for each in job.stays if not each.gone])
+    said = "No host has gone in that time: whoever does nothing about notices has lost nothing yet."
+    assert said in remarks(compare(RecordedJobs(jobs=[stayed])))
+    assert said not in remarks(compare(RecordedJobs(jobs=[job])))
 
 
 def test_one_job_is_compared_whatever_is_known_of_its_costs() -> None:

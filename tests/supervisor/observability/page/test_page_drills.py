@@ -12,7 +12,18 @@ def _notice(at: float, node: str, what: str = "noticed") -> HistoryEntryView:
 
 def _job(at: float, what: str, job: str = "train", *nodes: str, drill: bool = False) -> HistoryEntryView:
     concerns = tuple(f"node/{node}" for node in nodes)
-    return HistoryEntryView(at=at, subject=f"job/{job}", what=what, text=f"{what}.", concerns=concerns, drill=drill)
+    text = f"{what}. Newly excluded: 1." if what == "Shrinking" else f"{what}."
+    return HistoryEntryView(at=at, subject=f"job/{job}", what=what, text=text, concerns=concerns, drill=drill)
+
+
+def test_a_job_that_shrinks_already_is_told_when_it_leaves_out_further_hosts() -> None:
+    """Not when it begins to wait for further notices."""
+    waiting = HistoryEntryView(
+        at=101.0, subject="job/train", what="Shrinking", text="Drill: waiting.", concerns=("node/n1",), drill=True
+    )
+    found = with_jobs(_DRILL, [waiting, _job(103.0, "Shrinking", "train", "n1", drill=True)])
+    (job,) = found.jobs or ()
+    assert (job.at, job.told) == (103.0, 3.0)
 
 
 def test_notices_that_come_together_are_one_drill() -> None:
