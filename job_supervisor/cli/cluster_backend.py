@@ -28,6 +28,7 @@ from servicekit.kubernetes.objects import Metadata, Object, ObjectKey, UnreadObj
 from servicekit.kubernetes.server import ApiServer
 from supervisor.cluster.objects import NODES, PODS, pod_or_outline
 from supervisor.cluster.requests import NODE_EVENTS_NAMESPACE, ClusterRequests, DrillObject
+from supervisor.domain.asking import signed
 from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.job import RequestKind
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
@@ -226,7 +227,7 @@ class ClusterBackend:
 
     async def drain(self, node: DrillSubject, lead: float, by: str, reason: str) -> None:
         """Annotates and cordons the node."""
-        text = f"{by}: {reason}" if reason else by
+        text = signed(by, reason)
         with self._changing(node):
             await self._requests.drain(node.name, lead, text)
         await self._until_drained(node, text)

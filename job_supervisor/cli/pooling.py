@@ -25,7 +25,7 @@ _NOTHING_KNOWN: _Key = ("", "", "", "unknown")
 
 @dataclass(slots=True)
 class HeldInPool:
-    """What jobs held in one pool, and how often hosts went there."""
+    """Says what jobs held in one pool, and how often hosts went there."""
 
     seconds: dict[Account, float] = field(default_factory=dict)
     went: int = 0

@@ -1,4 +1,4 @@
-"""What a person can ask for: of a job to be suspended, stopped or resumed, of a node to be in a drill or drained."""
+"""Names what a person can ask for: that a job is suspended, stopped or resumed, that a node is drained or drilled."""
 
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ def signed(by: str, reason: str) -> str:
     return f"{by}: {reason}" if reason else by
 
 
-class DeniedError(Exception):
+class NotPermittedError(Exception):
     """The person is known, and may not ask for this. The message says who may."""
 
 

@@ -62,7 +62,7 @@ class SeenHosts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedJob:
-    """What the record has of a job between two instants (Unix seconds), and what the ledger has counted of it.
+    """Holds what the record has of a job between two instants (Unix seconds), and what the ledger has counted of it.
 
     Attributes:
         since: The first instant.
@@ -109,7 +109,7 @@ class RecordedJobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """What a policy makes of the time in which jobs wanted workers, in worker-seconds and steps; None is unknown.
+    """Says what a policy makes of the time in which jobs wanted workers, in worker-seconds and steps; None is unknown.
 
     `unmeasured` are worker-seconds that may have trained as well: no process has said what they were.
     """
@@ -151,7 +151,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What has happened to jobs, and what other policies would have made of the same hosts and notices.
+    """Says what has happened to jobs, and what other policies would have made of the same hosts and notices.
 
     Attributes:
         rows: The first one is what has happened. There is none if no job can be compared.

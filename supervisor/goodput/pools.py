@@ -91,7 +91,7 @@ class ObservedTimes:
 
 @dataclass(frozen=True, slots=True)
 class PoolHistory:
-    """What a record has seen of a pool.
+    """Holds what a record has seen of a pool.
 
     Attributes:
         name: `CLOUD/ZONE/TYPE`.

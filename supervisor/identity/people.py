@@ -9,7 +9,7 @@ from supervisor.identity.tokens import Person, Reader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class UserRight:
     """A right as the cluster's authorizers know it: a verb on a resource; without a name on all of them."""
 
     verb: str
@@ -24,7 +24,7 @@ class Access:
         return f"{self.verb} {resource}" + (f" in the namespace {self.namespace}" if self.namespace else "")
 
 
-READ = Access(verb="list", group="job-supervisor.kube-ai.io", resource="supervisedjobs")
+READ = UserRight(verb="list", group="job-supervisor.kube-ai.io", resource="supervisedjobs")
 """The right to see the page, which shows the jobs of all namespaces."""
 
 
@@ -39,7 +39,7 @@ class People(Protocol):
             AuthenticationUnavailableError: The token cannot be checked at present.
         """
 
-    async def may(self, person: Person, access: Access) -> bool:
+    async def may(self, person: Person, access: UserRight) -> bool:
         """Returns whether a user has a right, by the cluster's own rules.
 
         Raises:
@@ -58,7 +58,7 @@ class Steering(Protocol):
         """Returns what carries it out, if that person may ask for it.
 
         Raises:
-            DeniedError: The person may not; the message says why.
+            NotPermittedError: The person may not; the message says why.
             AuthenticationUnavailableError: That cannot be known at present.
             UnknownSubjectError: There is no such job or node. What is returned raises it, too, and:
             UnknownNodeError, UnknownJobError, JobIsOverError, JobEndsError, StoreUnavailableError: See `StoreSteering`.

@@ -12,7 +12,7 @@ from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError
 from servicekit.kubernetes.server import ApiServer, Call
 from servicekit.rate import TokenBucket, TokenBuckets
-from supervisor.identity.people import READ, Access
+from supervisor.identity.people import READ, UserRight
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, Person
 
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -46,7 +46,7 @@ class ReviewedUser(msgspec.Struct, frozen=True):
 
 
 class ReviewStatus(msgspec.Struct, frozen=True):
-    """What a review of a token has found."""
+    """Says what a review of a token has found."""
 
     authenticated: bool = False
     audiences: list[str] = []
@@ -85,7 +85,7 @@ async def review(server: ApiServer, token: str, audiences: Sequence[str] = ()) -
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known about a token until an instant (monotonic): whose it is, or None if it is nobody's."""
+    """Says until an instant (monotonic) whose a token is; None if it is nobody's."""
 
     person: Person | None
     until: float
@@ -133,7 +133,7 @@ class ReviewedPeople:
             raise BadTokenError("the token is nobody's, or it has expired")
         return known.person
 
-    async def may(self, person: Person, access: Access) -> bool:
+    async def may(self, person: Person, access: UserRight) -> bool:
         """Returns whether a user has a right. Only for the right to read an answer is good for half a minute."""
         if access != READ:
             return await self._is_allowed(person, access)
@@ -170,7 +170,7 @@ class ReviewedPeople:
         extra = tuple((name, tuple(values)) for name, values in sorted(user.extra.items()))
         return Person(name=user.username, uid=user.uid, groups=tuple(user.groups), extra=extra, until=until)
 
-    async def _is_allowed(self, person: Person, access: Access) -> bool:
+    async def _is_allowed(self, person: Person, access: UserRight) -> bool:
         attributes = {
             "verb": access.verb,
             "group": access.group,

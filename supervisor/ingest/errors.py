@@ -1,7 +1,7 @@
 """Defines the refusals that gRPC and HTTP share, and their codes."""
 
 from supervisor.decide import registration
-from supervisor.domain.asking import DeniedError, NotTakenError, UncertainError, UnknownSubjectError
+from supervisor.domain.asking import NotPermittedError, NotTakenError, UncertainError, UnknownSubjectError
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.refusals import Code
 from supervisor.store.interface import StoreUnavailableError
@@ -40,7 +40,7 @@ CODES: dict[type[Exception], Code] = {
     BadTokenError: Code.BAD_TOKEN,
     ForeignTokenError: Code.FOREIGN_TOKEN,
     ForeignPodError: Code.FOREIGN_TOKEN,
-    DeniedError: Code.FOREIGN_TOKEN,
+    NotPermittedError: Code.FOREIGN_TOKEN,
     UnknownSubjectError: Code.UNKNOWN_JOB,
     NotTakenError: Code.FOREIGN_TOKEN,
     UncertainError: Code.NOT_SERVING,

@@ -16,9 +16,9 @@ from supervisor.domain.asking import (
     Asked,
     BeginDrain,
     BeginDrill,
-    DeniedError,
     EndDrain,
     EndDrill,
+    NotPermittedError,
     SteerJob,
     signed,
 )
@@ -47,9 +47,11 @@ class StoreSteering:
 
     async def permit(self, who: Reader, asked: Asked) -> Carry:
         if not isinstance(who, Operator):
-            raise DeniedError("This needs the token of an operator.")
+            raise NotPermittedError("This needs the token of an operator.")
         if isinstance(asked, SteerJob) and kind_of(asked.job) != STANDALONE:
-            raise DeniedError("This job is the cluster's: ask with kubectl or job-supervisor, with your own rights.")
+            raise NotPermittedError(
+                "This job is the cluster's: ask with kubectl or job-supervisor, with your own rights."
+            )
         return partial(self.carry_out, who.name, asked)
 
     async def carry_out(self, by: str, asked: Asked) -> Sequence[notices.Subject]:

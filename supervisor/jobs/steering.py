@@ -14,9 +14,9 @@ from supervisor.domain.asking import (
     Asked,
     BeginDrain,
     BeginDrill,
-    DeniedError,
     EndDrain,
     EndDrill,
+    NotPermittedError,
     NotTakenError,
     SteerJob,
     UncertainError,
@@ -24,14 +24,14 @@ from supervisor.domain.asking import (
     signed,
 )
 from supervisor.domain.ids import STANDALONE, bare_name, kind_of, namespace
-from supervisor.identity.people import Access, Carry, People, Steering
+from supervisor.identity.people import Carry, People, Steering, UserRight
 from supervisor.identity.tokens import Person, Reader
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """What the names of objects and namespaces have in common: no slash, among others, that would lead elsewhere."""
 
 _DRILL = tuple(
-    Access(verb="create", group=events.group, resource=events.plural, namespace=NODE_EVENTS_NAMESPACE)
+    UserRight(verb="create", group=events.group, resource=events.plural, namespace=NODE_EVENTS_NAMESPACE)
     for events in (EVENTS, CORE_EVENTS)
 )
 """The rights to hold a drill. Users of a namespace often have only the second one."""
@@ -41,7 +41,7 @@ _DRILL = tuple(
 class _Change:
     """A change that somebody asks for: any one of the rights permits it, and `write` makes it."""
 
-    rights: tuple[Access, ...]
+    rights: tuple[UserRight, ...]
     what: str
     write: Carry
 
@@ -71,7 +71,7 @@ class ClusterSteering:
         for access in change.rights:
             if await self.people.may(who, access):
                 return partial(_written, change)
-        raise DeniedError(f"{who.name} may not {change.rights[0]}.")
+        raise NotPermittedError(f"{who.name} may not {change.rights[0]}.")
 
     def _change(self, by: str, asked: Asked) -> _Change:
         match asked:
@@ -93,7 +93,7 @@ class ClusterSteering:
     def _of_job(self, by: str, asked: SteerJob) -> _Change:
         job = asked.job
         if kind_of(job) == STANDALONE:
-            raise DeniedError("A launcher has registered this job: that needs the token of an operator.")
+            raise NotPermittedError("A launcher has registered this job: that needs the token of an operator.")
         resource = self.resources.get(kind_of(job))
         if resource is None:
             raise UnknownSubjectError(f"No kind of jobs is called {kind_of(job)}.")
@@ -105,8 +105,8 @@ class ClusterSteering:
         await self.requests.drill(await self.requests.node(node), lead, by)
 
 
-def _patch(resource: Resource, space: str, name: str) -> Access:
-    return Access(verb="patch", group=resource.group, resource=resource.plural, namespace=space, name=name)
+def _patch(resource: Resource, space: str, name: str) -> UserRight:
+    return UserRight(verb="patch", group=resource.group, resource=resource.plural, namespace=space, name=name)
 
 
 def _name(text: str) -> str:

@@ -1,5 +1,6 @@
 """Serves what people can ask for on the page: first a form that says what will happen, then what the form asks for."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -10,7 +11,7 @@ from aiohttp import web
 from servicekit.clock import Clock
 from servicekit.rate import TokenBuckets
 from supervisor.decide import registration
-from supervisor.domain.asking import DeniedError, NotTakenError, UncertainError, UnknownSubjectError
+from supervisor.domain.asking import NotPermittedError, NotTakenError, UncertainError, UnknownSubjectError
 from supervisor.identity.people import Steering
 from supervisor.identity.tokens import AuthenticationUnavailableError
 from supervisor.ingest.errors import CODES, MalformedError, OversizedError, TooManyError, UnknownNodeError
@@ -35,7 +36,7 @@ _BURST, _EACH_SECONDS = 20, 6.0
 _REFUSED: Mapping[type[Exception], tuple[int, str]] = {
     MalformedError: (400, ""),
     OversizedError: (413, "The form is too large."),
-    DeniedError: (403, ""),
+    NotPermittedError: (403, ""),
     registration.UnknownJobError: (404, "There is no such job."),
     UnknownNodeError: (404, "No agent of such a node is known."),
     UnknownSubjectError: (404, ""),
@@ -78,13 +79,13 @@ class ActionEndpoints:
         try:
             form = ActionForm.read(request.match_info["action"], request.query)
             if not session.acts:
-                raise DeniedError("A viewer may look and do nothing. Sign in as somebody who may.")
+                raise NotPermittedError("A viewer may look and do nothing. Sign in as somebody who may.")
             if form.name:
                 self._take(self.looking, session)
                 await self.steering.permit(session.who, form.asked())
         except tuple(_REFUSED) as error:
-            return self._refused(request, session, form, error)
-        return self._shown(request, session, form)
+            return await self._refused(request, session, form, error)
+        return await self._shown(request, session, form)
 
     async def act(self, request: web.Request) -> web.Response:
         """Carries out what the form asks for, and leads to the page of its subject."""
@@ -100,14 +101,14 @@ class ActionEndpoints:
             self._take(self.acting, session)
             carry_out = await self.steering.permit(session.who, asked)
         except tuple(_REFUSED) as error:
-            return self._refused(request, session, form, error)
+            return await self._refused(request, session, form, error)
         # Before it is done: whoever does not wait for the answer has asked for it all the same.
         self._keep(session, form)
         try:
             await carry_out()
         except tuple(_REFUSED) as error:
             self._keep(session, form, but=_sentence(error)[1])
-            return self._refused(request, session, form, error)
+            return await self._refused(request, session, form, error)
         return see_other(f"{page_root(request)}{_page_of(form)}")
 
     def _take(self, limit: TokenBuckets, session: PageSession) -> None:
@@ -123,31 +124,37 @@ class ActionEndpoints:
         self.audit(HistoryEntry(at=self.clock.now(), subject=form.subject, what=ASKED, text=said))
         _log.warning("page.asked", by=session.name, action=form.action, subject=form.subject, refused=but)
 
-    def _shown(
+    async def _shown(
         self, request: web.Request, session: PageSession, form: ActionForm, why: str = "", status: int = 200
     ) -> web.Response:
-        view = status_view(self.snapshot())
-        text = self.renderer.render(
-            "action.html",
-            form=form,
-            token=self.gate.sessions.form_token(session, form.purposes[0]),
-            jobs=_concerned(view, form),
-            present=_present(view, form),
-            why=why,
-            session=session,
-            root=page_root(request),
-        )
-        return html_page(text, status)
+        # Only what is asked of a node concerns others.
+        snapshot = self.snapshot() if form.text.subject == "node" else None
 
-    def _refused(
+        def rendered() -> str:
+            view = None if snapshot is None else status_view(snapshot)
+            return self.renderer.render(
+                "action.html",
+                form=form,
+                token=self.gate.sessions.form_token(session, form.purposes[0]),
+                jobs=[] if view is None else _concerned(view, form),
+                present=[] if view is None else _present(view, form),
+                why=why,
+                session=session,
+                root=page_root(request),
+            )
+
+        # In a thread: there may be thousands of nodes and jobs.
+        return html_page(await asyncio.to_thread(rendered), status)
+
+    async def _refused(
         self, request: web.Request, session: PageSession, form: ActionForm | None, error: Exception
     ) -> web.Response:
         self.refusals.add(Wire.HTTP, CODES[type(error)], str(error))
         status, why = _sentence(error)
-        if form is None or isinstance(error, DeniedError):
+        if form is None or isinstance(error, NotPermittedError):
             text = self.renderer.render("refused.html", why=why, session=session, root=page_root(request))
             return html_page(text, status)
-        return self._shown(request, session, form, why, status)
+        return await self._shown(request, session, form, why, status)
 
 
 def _limit() -> TokenBuckets:
@@ -204,8 +211,6 @@ def _present(view: StatusView, form: ActionForm) -> list[str]:
 
 def _concerned(view: StatusView, form: ActionForm) -> list[str]:
     """The jobs that have a worker on the node that a form names."""
-    if form.text.subject != "node":
-        return []
     return sorted(
         job.job
         for job in view.jobs

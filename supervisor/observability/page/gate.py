@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from aiohttp import web
 
-from supervisor.domain.asking import DeniedError
+from supervisor.domain.asking import NotPermittedError
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, ForeignPodError
 from supervisor.ingest.errors import CODES, ForeignTokenError
 from supervisor.observability.page.answers import html_page, page_root, see_other
@@ -23,7 +23,7 @@ _REFUSED: Mapping[type[Exception], tuple[int, str]] = MappingProxyType(
         ),
         ForeignTokenError: (403, "This token is of another kind: one of a viewer or an operator is needed."),
         ForeignPodError: (403, "This token is of another kind: one of a viewer or an operator is needed."),
-        DeniedError: (403, ""),
+        NotPermittedError: (403, ""),
         AuthenticationUnavailableError: (503, "This token cannot be checked right now. Try again."),
     }
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from servicekit.clock import Clock
-from supervisor.domain.asking import DeniedError
+from supervisor.domain.asking import NotPermittedError
 from supervisor.domain.ids import STANDALONE, JobName, kind_of
 from supervisor.identity.people import READ, People
 from supervisor.identity.tokens import (
@@ -105,7 +105,7 @@ class PageSessions:
         Raises:
             BadTokenError: The token is invalid.
             ForeignTokenError: The token is not a person's.
-            DeniedError: The person may not see the page.
+            NotPermittedError: The person may not see the page.
             AuthenticationUnavailableError: That cannot be known at present.
         """
         authorization, cookie = request.headers.get("Authorization"), request.cookies.get(COOKIE)
@@ -125,7 +125,7 @@ class PageSessions:
         Raises:
             BadTokenError: The token is invalid, or the code was used before.
             ForeignTokenError: The token is not a person's.
-            DeniedError: The person may not see the page.
+            NotPermittedError: The person may not see the page.
             AuthenticationUnavailableError: That cannot be known at present.
             OversizedError: The body is too large for the form.
             MalformedError: The body is not the form, or another site sent it.
@@ -137,7 +137,7 @@ class PageSessions:
         session = self.tokens.session(who, until)
         if len(session) > _MAX_COOKIE:
             name = PageSession(who=who, until=until, browser=True).name
-            raise DeniedError(f"{name} is in more groups than a cookie can hold.")
+            raise NotPermittedError(f"{name} is in more groups than a cookie can hold.")
         answer.set_cookie(
             COOKIE,
             session,
@@ -197,5 +197,5 @@ class PageSessions:
     async def _readable(self, who: Reader) -> Reader:
         """Returns a reader who may see the page: what a user of the cluster may is asked for again and again."""
         if isinstance(who, Person) and not (self.people and await self.people.may(who, READ)):
-            raise DeniedError(f"{who.name} may not {READ}, which is the right to see this page.")
+            raise NotPermittedError(f"{who.name} may not {READ}, which is the right to see this page.")
         return who
