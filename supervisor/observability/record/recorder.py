@@ -165,8 +165,7 @@ class Recorder:
         if wait > 0 and 0 < len(self._pending) < _MAX_BATCH and not self._is_failing:
             return wait
         self._is_failing = True
-        if not self._is_seeded:
-            self._seed(await self._in_thread(partial(self._read, HistoryQuery(limit=_SEED))))
+        await self._seed()
         await self._write_batch()
         if not self._pending and not self._lost:
             await self._keep_up()
@@ -184,8 +183,7 @@ class Recorder:
         Raises:
             RecordError: It cannot be read now.
         """
-        if not self._is_seeded:
-            raise RecordError("it is not open yet")
+        await self._seed()
         await self._write_waiting()
         return await self._in_thread(partial(self._read, query))
 
@@ -292,10 +290,15 @@ class Recorder:
         self._book.written(hours)
         self._stays.written(stays)
 
-    def _seed(self, page: HistoryPage) -> None:
-        if page.entries and page.since is not None:
-            self._history.seed(page.entries, page.since if page.next is None else page.entries[0].at)
-        self._is_seeded = True
+    async def _seed(self) -> None:
+        """Reads what earlier leaders wrote, once, and before anything is written: whoever comes first has it done."""
+        async with self._turn:
+            if self._is_seeded:
+                return
+            page = await self._in_thread(partial(self._read, HistoryQuery(limit=_SEED)))
+            if page.entries and page.since is not None:
+                self._history.seed(page.entries, page.since if page.next is None else page.entries[0].at)
+            self._is_seeded = True
 
     # What follows runs in the thread, whole: a task that is cancelled leaves no batch written and still waiting.
 

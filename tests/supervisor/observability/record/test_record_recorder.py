@@ -94,7 +94,7 @@ async def test_a_database_that_cannot_be_had_costs_nothing_until_too_much_waits(
             recorder.on_change(_told(number))
             with pytest.raises(RecordError):
                 await recorder.once()
-        with pytest.raises(RecordError, match="not open"):
+        with pytest.raises(RecordError, match="unable to open"):
             await recorder.read(HistoryQuery(limit=1))
         path.parent.mkdir()
         async with _running(recorder):
@@ -288,6 +288,29 @@ async def test_a_new_leader_begins_with_what_the_record_has(tmp_path: Path) -> N
     await second.once()
     assert [entry.text for entry in history.of(job.name)] == ["Because of 1."]
     assert history.since == T0 + 1
+    async with _running(second):
+        pass
+
+
+async def test_the_first_reader_opens_the_record_and_sees_what_has_just_happened(tmp_path: Path) -> None:
+    """Whether the recorder has begun to write or not; what earlier leaders wrote is read once."""
+    path, job = tmp_path / "record.sqlite", running_job()
+    first = _recorder(path)
+    first.on_change(_told(1))
+    await first.once()
+    async with _running(first):
+        pass
+    history = JobHistory(T0 + 9e9)
+    second = _recorder(path, history)
+    second.on_change(_told(2))
+
+    async def told() -> list[str]:
+        page = await second.read(HistoryQuery(subject=f"job/{job.name}", limit=10))
+        return [entry.text for entry in page.entries]
+
+    *seen, _ = await asyncio.gather(told(), told(), second.once())
+    assert seen == [["Because of 1.", "Because of 2."]] * 2
+    assert [entry.text for entry in history.of(job.name)] == ["Because of 1."]
     async with _running(second):
         pass
 
