@@ -15,7 +15,8 @@ import ray.train
 import ray.train.torch
 from ray.train.torch import TorchTrainer
 
-from tests.frameworks.frameworks_process import disturb, losses_recorded
+from tests.frameworks.frameworks_process import torch_losses_recorded
+from tests.frameworks.frameworks_rank import disturb
 
 WorkerFunction = Callable[[dict[str, Any]], Any]
 
@@ -26,7 +27,7 @@ def _disturbed(train_worker: WorkerFunction) -> WorkerFunction:
         disturb(context.get_world_rank(), context.get_world_size())
         if "FRAMEWORKS_UNRECORDED" in os.environ:
             ray.train.get_all_reported_checkpoints = lambda _: None
-        with losses_recorded(context.get_world_rank()):
+        with torch_losses_recorded(context.get_world_rank()):
             return train_worker(config)
 
     return train

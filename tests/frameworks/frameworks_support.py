@@ -308,6 +308,7 @@ ALL = (
                 "nothing hangs, resumes from the last checkpoint",
                 "test_jax.py::test_with_a_process_that_cannot_agree_nothing_hangs",
             ),
+            _KILLED: Proof(_BIT_BY_BIT, "test_jax.py::test_a_supervisor_killed_in_mid_agreement_loses_no_step"),
             _RANKS: Proof(
                 "one and four processes, within 0.1 %", "test_jax.py::test_another_number_of_processes_goes_on"
             ),
@@ -326,6 +327,7 @@ ALL = (
                 "nothing hangs, resumes from the last checkpoint",
                 "test_tensorflow.py::test_with_a_worker_that_cannot_agree_nothing_hangs",
             ),
+            _KILLED: Proof(_BIT_BY_BIT, "test_tensorflow.py::test_a_supervisor_killed_in_mid_agreement_loses_no_step"),
             _RANKS: Proof(
                 "one and four workers, within 0.1 %", "test_tensorflow.py::test_another_number_of_workers_goes_on"
             ),
