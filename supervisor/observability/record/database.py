@@ -636,12 +636,20 @@ def _prepare(connection: Connection) -> None:
 
 
 def _number_subjects(connection: Connection) -> None:
-    """Moves what entries concern out of the table of version 1."""
-    former = Table(_FORMER, MetaData(), Column("subject", Text), Column("at", Float(53)), Column("entry", _ID))
+    """Moves what entries concern out of the table of version 1, and makes the indexes that it did not have at first.
+
+    Nor had its table the instants, so they are the entries'.
+    """
+    former = Table(_FORMER, MetaData(), Column("subject", Text), Column("entry", _ID))
     connection.execute(insert(_subjects).from_select(["subject"], select(former.c.subject).distinct()))
-    moved = select(_subjects.c.id, former.c.at, former.c.entry).join(former, former.c.subject == _subjects.c.subject)
+    moved = select(_subjects.c.id, _entries.c.at, former.c.entry).select_from(former)
+    moved = moved.join(_subjects, _subjects.c.subject == former.c.subject)
+    moved = moved.join(_entries, _entries.c.id == former.c.entry)
     connection.execute(insert(_concerned).from_select(["subject", "at", "entry"], moved))
     former.drop(connection)
+    for table in _metadata.tables.values():
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
 
 
 def _numbered(connection: Connection, names: Sequence[str]) -> Mapping[str, int]:

@@ -36,10 +36,6 @@ from tests.supervisor.observability.record.record_postgresql import NoPostgresql
 _T0 = 1_700_000_000.0
 _HOUR = _T0 // 3600 * 3600
 _JOB = JobName("bert")
-_AS_IN_VERSION_1 = """
-CREATE TABLE record_concerned AS
-SELECT s.subject, c.at, c.entry FROM record_concerns c JOIN record_subjects s ON s.id = c.subject
-"""
 
 
 @pytest.fixture(scope="module")
@@ -180,28 +176,6 @@ def test_what_cannot_be_opened_says_why_and_no_password(tmp_path: Path) -> None:
             RecordDatabase.open(wrong)
         assert str(refused.value)
         assert "hunter2" not in str(refused.value)
-
-
-def test_a_database_of_version_1_is_brought_up_to_date(url: str, database: RecordDatabase) -> None:
-    """Its table of subjects had their names, of which there are numbers now."""
-    database.append([_entry(1, concerns=("node/a",), text="first"), _entry(2, "node/b", "second")])
-    database.close()
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    with engine.begin() as connection:
-        for statement in (
-            _AS_IN_VERSION_1,
-            "DROP TABLE record_concerns",
-            "DROP TABLE record_subjects",
-            "UPDATE record_version SET version = 1",
-        ):
-            connection.execute(text(statement))
-    engine.dispose()
-    for _ in range(2):  # The second time there is nothing left to do.
-        again = RecordDatabase.open(url)
-        assert _texts(again, subject="node/a") == ["first"]
-        assert _texts(again, subject="node/b") == ["second"]
-        assert _texts(again, subject="job/bert") == ["first"]
-        again.close()
 
 
 def test_a_subject_is_kept_as_long_as_an_entry_concerns_it(url: str, database: RecordDatabase) -> None:
