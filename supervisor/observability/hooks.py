@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from servicekit.clock import Clock
+from servicekit.faults import Fault
 from supervisor.decide.policy import Policy
 from supervisor.domain.capacity import Machine, Placement
 from supervisor.domain.ids import Host, JobName, Source
@@ -47,7 +48,7 @@ class LiveState:
     """Access to the present state of a leader.
 
     `notified` counts notifications by target and outcome, and `spans` returns the number of spans by outcome; it is
-    None if there are no traces.
+    None if there are no traces. `record` knows whether the database of the record can be used.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -58,6 +59,7 @@ class LiveState:
     launchers: Launchers
     noticed: NoticedHosts
     ledger: LedgerBook
+    record: Fault
     placements: Placements
     machine: Callable[[Host], Machine]
     notified: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -17,6 +17,7 @@ from servicekit import lifecycle, process
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.failpoints import failpoint
+from servicekit.faults import Fault
 from servicekit.reconcile import Notifier, reconcile
 from servicekit.tls import ServerCertificate
 from supervisor.control import facts, loop
@@ -254,6 +255,7 @@ class SharedState:
         self.launchers = Launchers(base.tokens.process, clock.now, self.facts.waits_for)
         self.groups = groups.DecidedGroups(self.facts.noticed, settings)
         self.ledger = book.LedgerBook(base.clock, partial(_held_on, base, self))
+        self.record = Fault("record of what happened", base.clock)
         self.live = LiveState(
             snapshot=store.snapshot,
             agents=self.agents,
@@ -263,6 +265,7 @@ class SharedState:
             launchers=self.launchers,
             noticed=self.facts.noticed,
             ledger=self.ledger,
+            record=self.record,
             placements=self.around.placements,
             machine=self.facts.machine,
             policy=settings,
@@ -426,6 +429,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         noticed=state.facts.shown,
         machine=state.facts.machine,
         leader=settings.pod_name,
+        fault=state.record,
         clock=base.clock,
         bulkhead=base.bulkhead,
     )

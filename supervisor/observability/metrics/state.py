@@ -47,6 +47,7 @@ class StateCollector(Collector):
             "jobs": partial(self._jobs, jobs),
             "coverage": partial(self._coverage, jobs),
             "ledger": self._ledger,
+            "record": self._record,
             "traces": self._traces,
             "notifications": lambda: iter([counter_family("notifications", sorted(self.live.notified.items()))]),
         }
@@ -130,6 +131,9 @@ class StateCollector(Collector):
                     labels = (*self._namespaces.of(job_namespace), accounts[account])
                     by_labels[labels] = by_labels.get(labels, 0.0) + sums.get((job_namespace, account), 0.0)
             yield counter_family(name, sorted(by_labels.items()))
+
+    def _record(self) -> Iterator[Metric]:
+        yield gauge_family("record_failing", [((), int(self.live.record.reason is not None))])
 
     def _traces(self) -> Iterator[Metric]:
         counted = {} if self.live.spans is None else self.live.spans()

@@ -621,7 +621,7 @@ def _prepare(connection: Connection) -> None:
     _versions.create(connection, checkfirst=True)
     found = connection.scalar(select(func.max(_versions.c.version)))
     if found is not None and found > _VERSION:
-        raise RecordError(f"its version {found} is newer than this supervisor, which knows {_VERSION}")
+        raise RecordError(f"its version {found} is newer than this supervisor, which knows {_VERSION}: use another one")
     for metadata in (_metadata, ledger_tables.METADATA):
         metadata.create_all(connection)
     there = {column["name"] for column in inspect(connection).get_columns(_stays.name)}

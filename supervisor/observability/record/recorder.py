@@ -75,6 +75,7 @@ class Recorder:
         noticed: Returns the hosts of a job with a notice, each with its most urgent one.
         machine: Returns the machine under a node, with as much of it as is known.
         leader: The name of this supervisor; may be empty.
+        fault: Knows whether the database can be used.
         clock: For the instants of the record's own entries, and for pruning.
         bulkhead: Keeps what nobody foresaw.
     """
@@ -92,6 +93,7 @@ class Recorder:
         noticed: NoticedHosts,
         machine: Callable[[Host], Machine],
         leader: str,
+        fault: Fault,
         clock: Clock,
         bulkhead: Bulkhead,
     ) -> None:
@@ -102,6 +104,7 @@ class Recorder:
         self._stays = stays
         self._noticed = noticed
         self._machine = machine
+        self._fault = fault
         self._clock = clock
         self._bulkhead = bulkhead
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=RECORD)
@@ -145,7 +148,7 @@ class Recorder:
         """
         retry = RetryPolicy(
             errors=RecordError,
-            fault=Fault("record of what happened", self._clock),
+            fault=self._fault,
             first_seconds=_FIRST_PAUSE,
             max_seconds=_MAX_PAUSE,
         )

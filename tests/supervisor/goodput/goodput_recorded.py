@@ -11,6 +11,7 @@ import pytest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.faults import Fault
 from supervisor.decide.ranks import NO_RANKS, Ranks
 from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.domain.ids import Host, JobName
@@ -69,6 +70,7 @@ class Leadership:
             noticed=lambda _job: self.noticed,
             machine=lambda _node: UNKNOWN_MACHINE,
             leader=self.leader,
+            fault=Fault("record", self.clock),
             clock=self.clock,
             bulkhead=Bulkhead(self.clock),
         )

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.faults import Fault
 from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
@@ -69,6 +70,7 @@ def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
         launchers=Launchers(lambda _job, _uid, _run: "", clock.now),
         noticed=lambda _job: {},
         ledger=LedgerBook(Clock()),
+        record=Fault("record", clock),
         placements=lambda _job: None,
         machine=lambda _node: UNKNOWN_MACHINE,
         policy=POLICY,

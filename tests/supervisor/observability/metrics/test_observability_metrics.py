@@ -25,6 +25,8 @@ from supervisor.domain.notice import NoticeState
 from supervisor.domain.order import ProcessDirective
 from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.metrics.wiring import Metrics
+from supervisor.observability.record import recorder
+from supervisor.observability.record.database import file_url
 from supervisor.refusals import Refusals
 from tests.testkit.server_process import started
 from tests.testkit.serving import PeerRefusal, Served, noticed, serving
@@ -176,6 +178,23 @@ async def test_worker_seconds_are_summed_up_by_account(scene: tuple[Served, Scra
     assert of("told_worker_seconds", "repeating") == 0.0
     found = await ask()
     assert of("worker_seconds", "running") > held
+
+
+async def test_a_record_whose_database_cannot_be_used_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(recorder, "_MAX_PAUSE", 0.02)
+    url = tmp_path / "url"
+    async with measured(tmp_path, record_url_file=url) as (_, scraped):
+
+        async def fails() -> bool:
+            return bool((await scraped()).value("record_failing") == 1)
+
+        async def works() -> bool:
+            return bool((await scraped()).value("record_failing") == 0)
+
+        await until(fails, "it has no URL")
+        url.write_text(file_url(tmp_path / "other.sqlite"))
+        await until(works, "it has one")
 
 
 async def test_an_agent_of_a_node_that_was_reclaimed_is_not_unknown(scene: tuple[Served, Scrape]) -> None:

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from servicekit.faults import Fault
 from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.observability.history import HistoryEntry, JobHistory
 from supervisor.observability.journal import JobChanged
@@ -28,7 +29,13 @@ from tests.testkit.waiting import PATIENCE, until
 _NODES = ["n1", "n2", "n3"]
 
 
-def _recorder(path: Path, history: JobHistory | None = None, book: LedgerBook | None = None, **limits: Any) -> Recorder:
+def _recorder(
+    path: Path,
+    history: JobHistory | None = None,
+    book: LedgerBook | None = None,
+    fault: Fault | None = None,
+    **limits: Any,
+) -> Recorder:
     clock = Clock()
     return Recorder(
         url=lambda: file_url(path),
@@ -39,6 +46,7 @@ def _recorder(path: Path, history: JobHistory | None = None, book: LedgerBook | 
         noticed=lambda _job: {},
         machine=lambda _node: UNKNOWN_MACHINE,
         leader="one",
+        fault=fault or Fault("record", clock),
         clock=clock,
         bulkhead=Bulkhead(clock),
     )
@@ -108,6 +116,33 @@ async def test_a_database_that_cannot_be_had_costs_nothing_until_too_much_waits(
     ]
     assert [entry.text for entry in _kept(path)][:2] == ["Because of 0.", "Because of 1."]
     assert [each["event"] for each in logs if each["log_level"] == "error"] == []
+
+
+def _move_aside(path: Path) -> None:
+    aside = path.with_name("newer")
+    aside.mkdir()
+    for file in path.parent.glob(f"{path.name}*"):
+        file.rename(aside / file.name)
+
+
+async def test_a_file_of_a_newer_version_can_be_moved_aside_while_the_supervisor_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the guide tells people to do after a rollback. Nothing of what happened meanwhile is missing."""
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(module, "_MAX_PAUSE", 0.02)
+    path, fault = tmp_path / "record.sqlite", Fault("record", Clock())
+    with monkeypatch.context() as newer:
+        newer.setattr("supervisor.observability.record.database._VERSION", 3)
+        RecordDatabase.open(file_url(path)).close()
+    recorder = _recorder(path, fault=fault)
+    async with _running(recorder):
+        recorder.on_change(_told(1))
+        await until(lambda: fault.reason is not None, "it has failed")
+        assert str(fault.reason).startswith("its version 3 is newer than this supervisor")
+        _move_aside(path)
+        await until(lambda: fault.reason is None, "it goes on")
+    assert _kept(path)[0].text == "Because of 1."
 
 
 async def test_an_entry_that_cannot_be_written_spoils_no_other(tmp_path: Path) -> None:
