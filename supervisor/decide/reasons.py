@@ -26,6 +26,7 @@ HELD_UP = "Waiting: the job's pods could be scheduled on a node that will be rec
 NO_ROOM = "Waiting for nodes with room for the job's pods."
 FREED = "The suspension was lifted; waiting for capacity."
 
+_RECLAIMED = "will be reclaimed, "
 _MAX_NAMES = 5
 
 STARTING = "Starting run "
@@ -35,6 +36,11 @@ STARTING = "Starting run "
 def is_drill(reason: str) -> bool:
     """Whether a reason says that a drill is the only cause."""
     return reason.startswith(DRILL)
+
+
+def is_reclaim(reason: str) -> bool:
+    """Whether a reason says that hosts will be reclaimed. A person's own words may say so, too."""
+    return _RECLAIMED in reason and not is_drill(reason)
 
 
 def following(cause: str, reason: str) -> str:
@@ -89,7 +95,7 @@ def announced(hosts: Collection[Host], notices: Mapping[Host, ReclaimNotice]) ->
         people = " and ".join(sorted({notice.drained_by for notice in found}))
         return f"{named(hosts)} {be(hosts)} drained by {people}"
     drill, verb = DRILL if sources == [SIMULATED] else "", "say" if len(sources) > 1 else "says"
-    return f"{drill}{named(hosts)} will be reclaimed, {verb} {' and '.join(sources)}"
+    return f"{drill}{named(hosts)} {_RECLAIMED}{verb} {' and '.join(sources)}"
 
 
 def unused(hosts: Collection[Host], spec: Spec) -> str:

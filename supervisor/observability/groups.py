@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from supervisor.decide.policy import Policy
+from supervisor.decide.reasons import is_drill, is_reclaim, requested
 from supervisor.decide.urgency import deadline_of
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import Acknowledgement, Phase, SupervisedJob
@@ -29,7 +30,8 @@ class GroupOutcome(StrEnum):
 class GroupCause(StrEnum):
     """The cause of a decision.
 
-    LOSS: hosts were lost without a notice. LAUNCHER: somebody has asked the launcher to end the job.
+    LOSS: hosts were lost without a notice. LAUNCHER: somebody has asked the launcher to end the job. UNKNOWN: an
+    earlier leader has decided, and what is stored does not say why.
     """
 
     RECLAIM = "reclaim"
@@ -39,6 +41,7 @@ class GroupCause(StrEnum):
     PERSON = "person"
     QUEUE = "queue"
     LAUNCHER = "launcher"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +201,36 @@ def cause_of(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Sour
             return GroupCause.PERSON
         if job.observed.queue:
             return GroupCause.QUEUE
+    return _cause_in(sources) or GroupCause.LOSS
+
+
+def stored_cause(job: SupervisedJob, outcome: GroupOutcome, sources: Collection[Source]) -> GroupCause:
+    """Finds the cause of what an earlier leader has decided, as far as it is stored.
+
+    Args:
+        job: Its decision may be a later one, as long as it follows from that.
+        outcome: What was decided.
+        sources: Those of the notices that hold, and did so then. Most notices of a suspended job have ended.
+    """
+    decision, observed = job.decision, job.observed
+    if outcome is GroupOutcome.STOPPED:
+        if observed.ending:
+            return GroupCause.LAUNCHER
+        if (request := decision.request) is not None:
+            # The reason of a run that was stopped for a request also tells how it stopped. Otherwise it was stopped, or
+            # was being stopped, before somebody asked for that.
+            is_stopped_for_it = decision.phase is Phase.STOPPING or decision.reason != requested(request)
+            return GroupCause.PERSON if is_stopped_for_it else GroupCause.UNKNOWN
+        if observed.queue:
+            return GroupCause.QUEUE
+    if is_drill(decision.reason):
+        return GroupCause.DRILL
+    return _cause_in(sources) or (GroupCause.RECLAIM if is_reclaim(decision.reason) else GroupCause.UNKNOWN)
+
+
+def _cause_in(sources: Collection[Source]) -> GroupCause | None:
+    if not sources:
+        return None
     if OF_PEOPLE.issuperset(sources):
-        drains = GroupCause.DRAIN if OPERATOR in sources else GroupCause.DRILL
-        return drains if sources else GroupCause.LOSS
+        return GroupCause.DRAIN if OPERATOR in sources else GroupCause.DRILL
     return GroupCause.RECLAIM

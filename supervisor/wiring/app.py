@@ -246,7 +246,9 @@ class SharedState:
         self.traces: ReclaimTraces | None = None
         on_sent: OnSent = base.hooks.on_directives_sent
         if base.traces is not None:
-            self.traces = ReclaimTraces(base.traces.put, self.facts.noticed, settings, clock.now)
+            self.traces = ReclaimTraces(
+                base.traces.put, self.facts.noticed, self.around.placements, settings, clock.now
+            )
             on_sent = _observed_by(base, self.traces)
         self.processes = Processes(self.facts.directives, clock.now, bulkhead, self.requests.add, on_sent)
         self.ranks = ranks.RankStates(self.processes.workers, self.facts.agreement, self.requests.add)

@@ -10,9 +10,11 @@ from itertools import islice
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.reasons import is_drill, outcome
-from supervisor.domain.ids import JobName, NoticeId, Source, bare_name, kind_of, namespace
+from supervisor.decide.urgency import by_urgency
+from supervisor.domain.capacity import Placement
+from supervisor.domain.ids import Host, JobName, NoticeId, Source, bare_name, kind_of, namespace
 from supervisor.domain.job import Acknowledgement, AcknowledgementKind, Phase, SupervisedJob
-from supervisor.domain.notice import SIMULATED, NoticeState, ReclaimNotice
+from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
 from supervisor.observability.groups import (
     OVER,
@@ -20,8 +22,8 @@ from supervisor.observability.groups import (
     GroupCause,
     GroupOutcome,
     begun,
-    cause_of,
     outcome_of,
+    stored_cause,
 )
 from supervisor.observability.journal import (
     SUSPENDED,
@@ -44,8 +46,6 @@ MAX_SPANS = 200
 MAX_NAMES = 32
 """Notices with spans of their own, and names in an attribute, of one group."""
 
-_UNKNOWN = Source("unknown")
-
 _P = "job_supervisor."
 """The prefix of our attributes."""
 
@@ -54,13 +54,22 @@ _P = "job_supervisor."
 class _KnownNotice:
     """A notice that holds: when this supervisor saw it stored, and the jobs that were decided on because of it."""
 
+    notice: ReclaimNotice
     stored_at: float | None
     jobs: set[JobName] = field(default_factory=set)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
+class _NoticedSubject:
+    """The notices of a node or a pod that hold, and the traces that are about a host there."""
+
+    notices: set[NoticeId] = field(default_factory=set)
+    traces: list["_OpenTrace"] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
 class _OpenTrace:
-    """A trace whose root has not ended.
+    """A trace whose root has not ended, or one of whose notices still holds.
 
     Attributes:
         ids: The ids of the trace.
@@ -69,7 +78,9 @@ class _OpenTrace:
         generation: That of the directives which follow from the decision.
         phase: The phase of the job, which began at `since` for `reason`.
         marks: The attributes of each span.
-        notices: The ids of the notices that it is about.
+        notices: The notices that it is about, with their sources.
+        holding: Those of them that hold.
+        subjects: The names of the nodes and the uids of the pods that it is about.
         ordered: The generation and the instant of an order that the launcher has not confirmed; None if there is none.
         told: The directives that have been sent.
         answer: The last acknowledgement.
@@ -88,7 +99,9 @@ class _OpenTrace:
     since: float
     reason: str
     marks: Mapping[str, Attribute]
-    notices: Collection[NoticeId]
+    notices: dict[NoticeId, Source]
+    holding: set[NoticeId] = field(default_factory=set)
+    subjects: set[str] = field(default_factory=set)
     ordered: tuple[int, float] | None = None
     told: set[ProcessDirectiveKind] = field(default_factory=set)
     answer: Acknowledgement | None = None
@@ -116,6 +129,7 @@ class ReclaimTraces:
     Args:
         put: Takes each span that has ended; must not block.
         noticed: Returns the hosts of a job with a notice. Called at a decision.
+        placements: Returns the node and the pod of each host of a job; None if its hosts are nodes.
         policy: Gives the deadline of a notice whose source names no time.
         now: Unix seconds.
     """
@@ -123,21 +137,35 @@ class ReclaimTraces:
     name = "traces"
 
     def __init__(
-        self, put: Callable[[TraceSpan], None], noticed: NoticedHosts, policy: Policy, now: Callable[[], float]
+        self,
+        put: Callable[[TraceSpan], None],
+        noticed: NoticedHosts,
+        placements: Callable[[JobName], Mapping[Host, Placement] | None],
+        policy: Policy,
+        now: Callable[[], float],
     ) -> None:
         self._put = put
         self._noticed = noticed
+        self._placements = placements
         self._policy = policy
         self._now = now
         self._open: dict[JobName, _OpenTrace] = {}
         self._notices: dict[NoticeId, _KnownNotice] = {}
+        self._subjects: dict[str, _NoticedSubject] = {}
+        """By the name of a node and the uid of a pod, as long as a notice about it holds."""
         self._sent: dict[JobName, dict[ProcessDirectiveKind, tuple[int, float]]] = {}
         """The last directives of jobs, as they may precede the journal's report of the decision."""
+
+    @property
+    def size(self) -> int:
+        """The notices, subjects and open traces that are held in memory."""
+        return len(self._notices) + len(self._subjects) + len(self._open)
 
     def begin(self, notices: Iterable[ReclaimNotice]) -> None:
         """Takes over the notices that are stored. Call it once, before the first change and `take_over`."""
         active = (notice for notice in notices if notice.state is NoticeState.ACTIVE)
-        self._notices = {notice.id: _KnownNotice(None) for notice in islice(active, MAX_NOTICES)}
+        for notice in islice(active, MAX_NOTICES):
+            self._know(notice, None)
 
     def take_over(self, job: SupervisedJob) -> None:
         """Goes on with the trace of an earlier leader that has not ended, with as much of it as is stored."""
@@ -157,11 +185,9 @@ class ReclaimTraces:
         decided = GroupOutcome.SHRUNK if is_shrinking else GroupOutcome.STOPPED
         noticed = self._noticed(job.name)
         subjects = sorted((decision.exclusions if is_shrinking else job.own_hosts).intersection(noticed))
-        notices = [noticed[host] for host in subjects]
-        noticed_at = min((notice.first_seen for notice in notices), default=None)
-        sources = {notice.source for notice in notices}
-        # Most notices of a suspended job have ended.
-        cause = cause_of(job, decided, sources or {SIMULATED if is_drill(decision.reason) else _UNKNOWN})
+        notices, about = self._reported(job.name, subjects, noticed, now)
+        noticed_at = min((notice.first_seen for notice in notices.values()), default=None)
+        sources = {notice.source for notice in notices.values() if notice.first_seen <= since}
         group = DecidedGroup(
             job=job.name,
             uid=job.uid,
@@ -174,11 +200,11 @@ class ReclaimTraces:
             subjects=tuple(subjects),
             noticed_at=noticed_at,
             deadline=None,
-            cause=cause,
+            cause=stored_cause(job, decided, sources),
         )
         answer = observed.acknowledgement
         is_confirmed = not is_shrinking or observed.applied >= decision.excluded_at
-        self._open[job.name] = _OpenTrace(
+        trace = self._open[job.name] = _OpenTrace(
             ids=trace_of(job, decided),
             group=group,
             begins=min(instant for instant in (since, noticed_at) if instant is not None),
@@ -187,14 +213,13 @@ class ReclaimTraces:
             since=since,
             reason=decision.reason,
             marks=_marks(job, group),
-            notices={notice.id for notice in notices},
+            notices={notice.id: notice.source for notice in notices.values()},
+            subjects=about,
             ordered=None if is_confirmed else (decision.excluded_at, since),
             answer=answer if answer is not None and answer.run >= observed.run else None,
             taken_over=True,
         )
-        for notice in notices:
-            if notice.id in self._notices:
-                self._notices[notice.id].jobs.add(job.name)
+        self._await_more(trace)
 
     def on_change(self, change: Change) -> None:
         match change:
@@ -232,11 +257,16 @@ class ReclaimTraces:
 
     def _notice_changed(self, before: ReclaimNotice | None, after: ReclaimNotice, at: float) -> None:
         if after.state is NoticeState.ACTIVE:
-            is_new = before is None or before.episode != after.episode or after.id not in self._notices
-            if is_new and (after.id in self._notices or len(self._notices) < MAX_NOTICES):
-                self._notices[after.id] = _KnownNotice(at)
+            known = self._notices.get(after.id)
+            if known is not None and before is not None and before.episode == after.episode:
+                known.notice = after
+                return
+            self._forget(after)
+            if len(self._notices) < MAX_NOTICES:
+                self._know(after, at)
+                self._join(after, at)
             return
-        known = self._notices.pop(after.id, None)
+        known = self._forget(after)
         if known is None:
             return
         ended_at = at if after.ended_at is None else min(at, after.ended_at)
@@ -259,10 +289,84 @@ class ReclaimTraces:
                 )
             )
 
+    def _know(self, notice: ReclaimNotice, stored_at: float | None) -> None:
+        self._notices[notice.id] = _KnownNotice(notice, stored_at)
+        self._subjects.setdefault(_place(notice), _NoticedSubject()).notices.add(notice.id)
+
+    def _forget(self, notice: ReclaimNotice) -> _KnownNotice | None:
+        """Forgets a notice, and the traces of which it was the last one that held."""
+        known = self._notices.pop(notice.id, None)
+        if known is not None:
+            subject = self._subjects[_place(notice)]
+            subject.notices.discard(notice.id)
+            for trace in tuple(subject.traces):
+                trace.holding.discard(notice.id)
+                if not trace.holding:
+                    self._await_no_more(trace)
+            self._drop_if_unused(_place(notice))
+        return known
+
+    def _reported(
+        self, job: JobName, hosts: Iterable[Host], noticed: Mapping[Host, ReclaimNotice], at: float
+    ) -> tuple[Mapping[NoticeId, ReclaimNotice], set[str]]:
+        """Returns the notices about hosts of a job that count at an instant, of all sources, and what they are about.
+
+        The most urgent one of each host, which `noticed` has, comes first.
+        """
+        placements, notices, about = self._placements(job), dict[NoticeId, ReclaimNotice](), set[str]()
+        for host in hosts:
+            if host in noticed:
+                notices.setdefault(noticed[host].id, noticed[host])
+            placement = None if placements is None else placements.get(host)
+            about.update((host,) if placement is None else (placement.node, placement.pod))
+        others = (each for place in sorted(about & self._subjects.keys()) for each in self._subjects[place].notices)
+        known = (self._notices[each].notice for each in sorted(others) if each not in notices)
+        return notices | {each.id: each for each in by_urgency(known, at, self._policy).acted_on}, about
+
+    def _await_more(self, trace: _OpenTrace) -> None:
+        """Has further notices about the same hosts join a trace, as long as one of its own holds."""
+        trace.holding = trace.notices.keys() & self._notices.keys()
+        for each in trace.holding:
+            self._notices[each].jobs.add(trace.group.job)
+        if trace.holding:
+            for place in trace.subjects:
+                self._subjects.setdefault(place, _NoticedSubject()).traces.append(trace)
+
+    def _await_no_more(self, trace: _OpenTrace) -> None:
+        for place in trace.subjects:
+            if (subject := self._subjects.get(place)) is not None and trace in subject.traces:
+                subject.traces.remove(trace)
+                self._drop_if_unused(place)
+
+    def _drop_if_unused(self, place: str) -> None:
+        subject = self._subjects.get(place)
+        if subject is not None and not subject.notices and not subject.traces:
+            del self._subjects[place]
+
+    def _join(self, notice: ReclaimNotice, at: float) -> None:
+        """Tells of a notice in the traces of earlier decisions about its host: another source reports one reclaim."""
+        if not (counting := by_urgency([notice], at, self._policy).acted_on):
+            return
+        for trace in self._subjects[_place(notice)].traces:
+            self._notices[notice.id].jobs.add(trace.group.job)
+            trace.notices[notice.id] = notice.source
+            trace.holding.add(notice.id)
+            if len(trace.notices) <= MAX_NAMES:
+                self._tell(trace, counting[0])
+
+    def _tell(self, trace: _OpenTrace, notice: ReclaimNotice) -> float:
+        """Tells of a notice in a trace; returns the instant at which it was stored."""
+        seen = self._notices.get(notice.id)
+        stored_at = None if seen is None else seen.stored_at
+        # A notice that an earlier leader has stored is a point in time.
+        ends = notice.first_seen if stored_at is None else max(notice.first_seen, stored_at)
+        self._child(trace, "notice", (notice.first_seen, ends), _of_notice(notice))
+        return ends
+
     def _decided(self, before: SupervisedJob, after: SupervisedJob, decided: GroupOutcome, at: float) -> None:
         noticed = self._noticed(after.name)
         group = begun(before, after, decided, at, noticed, self._policy)
-        notices = {notice.id: notice for host in group.subjects if (notice := noticed.get(host)) is not None}
+        notices, about = self._reported(after.name, group.subjects, noticed, at)
         ids, known = trace_of(after, decided), self._open.get(after.name)
         ordered = after.decision.excluded_at if decided is GroupOutcome.SHRUNK else None
         if after.decision.phase is Phase.SUSPENDED:  # Two decisions may be reported as one change.
@@ -272,34 +376,30 @@ class ReclaimTraces:
         trace = _OpenTrace(
             ids=ids,
             group=group,
-            begins=decided_from if group.noticed_at is None else min(at, group.noticed_at),
+            begins=min((decided_from, *(notice.first_seen for notice in notices.values()))),
             generation=_generation(after, decided),
             phase=after.decision.phase,
             since=at,
             reason=after.decision.reason,
             marks=_marks(after, group),
-            notices=notices.keys(),
+            notices={notice.id: notice.source for notice in notices.values()},
+            subjects=about,
             ordered=None if ordered is None else (ordered, at),
         )
         if known is not None and known.ids == ids:  # Stopped again before its next run was seen.
             self._phase(known, at)
             trace.begins, trace.events, trace.earlier = known.begins, known.events, known.earlier
             trace.taken_over, trace.count = known.taken_over, known.count
+            trace.notices, trace.subjects = known.notices | trace.notices, known.subjects | trace.subjects
+            self._await_no_more(known)
         elif known is not None:
             self._phase(known, at)
             self._end(known, at, "A further decision about the job followed.")
             trace.earlier = known.ids
         self._open[after.name] = trace
         for notice in islice(notices.values(), MAX_NAMES):
-            seen = self._notices.get(notice.id)
-            stored_at = None if seen is None else seen.stored_at
-            # A notice that an earlier leader has stored is a point in time.
-            ends = notice.first_seen if stored_at is None else max(notice.first_seen, stored_at)
-            decided_from = min(decided_from, ends)
-            self._child(trace, "notice", (notice.first_seen, ends), _of_notice(notice))
-        for notice_id in notices:
-            if notice_id in self._notices:
-                self._notices[notice_id].jobs.add(after.name)
+            decided_from = min(decided_from, self._tell(trace, notice))
+        self._await_more(trace)
         attributes: dict[str, Attribute] = {
             f"{_P}generation": trace.generation,
             f"{_P}reason": group.reason,
@@ -396,7 +496,7 @@ class ReclaimTraces:
             f"{_P}run": group.run,
             f"{_P}subjects": _names(group.subjects),
             f"{_P}subject_count": len(group.subjects),
-            f"{_P}sources": _names(group.sources),
+            f"{_P}sources": _names(sorted(set(trace.notices.values()))),
             f"{_P}notice_ids": _names(sorted(trace.notices)),
             f"{_P}reason": group.reason,
             f"{_P}ended": words,
@@ -439,6 +539,11 @@ def _marks(job: SupervisedJob, group: DecidedGroup) -> Mapping[str, Attribute]:
         f"{_P}cause": str(group.cause),
         f"{_P}drill": group.cause is GroupCause.DRILL or is_drill(group.reason),
     }
+
+
+def _place(notice: ReclaimNotice) -> str:
+    """The name of the node, or the uid of the pod, that a notice is about."""
+    return notice.subject.name if notice.subject.kind is SubjectKind.NODE else notice.subject.uid
 
 
 def _of_notice(notice: ReclaimNotice) -> Mapping[str, Attribute]:

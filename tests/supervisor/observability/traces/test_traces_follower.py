@@ -4,9 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.domain.ids import JobName
+from supervisor.domain.capacity import Placement
+from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase, RequestKind, UserRequest
-from supervisor.domain.notice import SIMULATED, NoticeState
+from supervisor.domain.notice import (
+    NODE_CONDITION,
+    POD_CONDITION,
+    SIMULATED,
+    NoticeClass,
+    NoticeState,
+    ReclaimNotice,
+    Subject,
+    SubjectKind,
+)
 from supervisor.domain.order import ProcessDirectiveKind
 from supervisor.observability.groups import GroupOutcome
 from supervisor.observability.journal import JobForgotten, NoticeChanged
@@ -329,19 +339,151 @@ def test_a_job_that_was_suspended_before_is_taken_over_without_its_notices() -> 
     life = TracedLife(suspended_job())
     life.another_leads(10.0)
     resumed(life, 65.0)
-    assert life.story() == [("suspended", 0.0, 60.0), ("resuming", 60.0, 65.0), ("reclaim", 0.0, 65.0)]
+    assert life.story() == [("suspended", 0.0, 60.0), ("resuming", 60.0, 65.0), ("unknown", 0.0, 65.0)]
 
 
 @pytest.mark.parametrize(
-    ("reason", "cause"), [("It is suspended.", "reclaim"), ("Drill: it is suspended.", "drill"), ("", "person")]
+    ("reason", "cause"),
+    [
+        ("It is suspended.", "unknown"),
+        ("n1 will be reclaimed, says metadata. It is suspended.", "reclaim"),
+        ("Drill: n1 will be reclaimed, says simulated. It is suspended.", "drill"),
+    ],
 )
 def test_the_cause_of_a_trace_that_is_taken_over_is_what_is_stored_of_it(reason: str, cause: str) -> None:
     job = suspended_job()
-    asked = None if reason else UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="", at=T0)
-    life = TracedLife(observing(replace(job, decision=replace(job.decision, reason=reason)), request=asked))
+    life = TracedLife(replace(job, decision=replace(job.decision, reason=reason)))
     life.another_leads(10.0)
     life.hears(JobForgotten(life.job, T0 + 20))
     assert life.only(cause).attributes[f"{P}drill"] is (cause == "drill")
+
+
+ASKED = UserRequest(kind=RequestKind.SUSPEND, by="ann", reason="n1 will be reclaimed, says bob.", at=T0)
+
+
+@pytest.mark.parametrize("moment", ["stopping", "suspended", "resuming"])
+def test_a_job_that_a_person_had_suspended_is_no_reclaim_to_the_next_leader(moment: str) -> None:
+    """Nor if a notice about one of its hosts came later, or if the person has taken the request back."""
+    life = TracedLife(observing(running_job(), request=ASKED))
+    life.decided(1.0)
+    if moment != "stopping":
+        suspended(life)
+        life.decided(7.0)
+    if moment == "resuming":
+        life.becomes(observing(life.job, request=None), 8.0)
+        life.decided(8.0)
+        resuming = replace(life.job.decision, phase=Phase.RESUMING, run=2, run_since=T0 + 9, hosts=hosts(1, 2, 3))
+        life.becomes(replace(life.job, decision=resuming), 9.0)
+    life.announced(notice(1, seen=T0 + 10), at=10.0)
+    life.another_leads(11.0)
+    life.spans.clear()
+    life.hears(JobForgotten(life.job, T0 + 20))
+    assert life.spans[-1].name == ("unknown" if moment == "resuming" else "person")
+
+
+def test_a_person_who_asked_for_it_later_is_not_the_cause() -> None:
+    life = stopped()
+    suspended(life)
+    life.becomes(observing(life.job, request=ASKED), 9.0)
+    life.decided(9.0)
+    life.another_leads(10.0)
+    life.hears(JobForgotten(life.job, T0 + 20))
+    assert life.only("unknown").trace == life.spans[0].trace
+
+
+def of_the_node(number: int, at: float, notice_class: NoticeClass = NoticeClass.SUDDEN) -> ReclaimNotice:
+    """The notice of the node's condition about a host that the metadata reports, too; of less urgency."""
+    reported = notice(number, seen=T0 + at, left=None)
+    subject = replace(reported.subject, uid="of the Node object")
+    return replace(reported, source=NODE_CONDITION, subject=subject, notice_class=notice_class)
+
+
+def ended(life: TracedLife, each: ReclaimNotice, at: float) -> None:
+    life.hears(NoticeChanged(each, replace(each, state=NoticeState.GONE, ended_at=T0 + at), T0 + at))
+
+
+def test_two_sources_that_report_one_host_are_one_trace() -> None:
+    """Whether the second one reports it before the decision, while the trace is open, or after its end."""
+    life = TracedLife(running_job(spec(3)))
+    life.announced(notice(1), at=0.25)
+    earlier, meanwhile, late = of_the_node(1, 0.5), of_the_node(1, 2.25), of_the_node(1, 3.0)
+    meanwhile, late = (
+        replace(meanwhile, source=Source("aws")),
+        replace(late, subject=replace(late.subject, uid="another")),
+    )
+    life.hears(NoticeChanged(None, earlier, T0 + 0.75))
+    life.decided(0.25)
+    life.decided(2.0)
+    life.hears(NoticeChanged(None, meanwhile, T0 + 2.25))
+    life.becomes(obeyed(life.job), 2.5)
+    life.decided(2.6)
+    life.hears(NoticeChanged(None, late, T0 + 3.5))
+    for each in (earlier, *life.noticed.values(), meanwhile, late):
+        ended(life, each, 60.0)
+    assert life.story() == [
+        ("notice", 0.0, 0.25),
+        ("notice", 0.5, 0.75),
+        ("decide", 0.25, 2.0),
+        ("notice", 2.25, 2.25),
+        ("order", 2.0, 2.5),
+        ("shrinking", 2.0, 2.6),
+        ("reclaim", 0.0, 2.6),
+        ("notice", 3.0, 3.5),
+    ]
+    assert len({span.trace for span in life.spans}) == 1
+    root = life.only("reclaim")
+    assert root.attributes[f"{P}sources"] == ("aws", "metadata", "node-condition")
+    assert len(root.attributes[f"{P}notice_ids"]) == 3  # type: ignore[arg-type]  # It is a sequence.
+    again = replace(earlier, episode=2, first_seen=T0 + 90)
+    life.hears(NoticeChanged(earlier, again, T0 + 90))
+    ended(life, again, 99.0)
+    assert life.spans[-1].trace != root.trace
+    assert life.traces.size == 0
+
+
+def test_the_notices_of_a_pod_and_of_its_node_are_one_trace_and_not_those_of_other_pods_there() -> None:
+    placements = {host: Placement(f"pod of {host}", Host(f"node of {host}")) for host in hosts(1, 2, 3, 4, 5, 6)}
+    life = TracedLife(running_job(spec(3)), placements)
+    node = replace(notice(1), subject=Subject(SubjectKind.NODE, "node of n1", "uid"))
+    pod, other = (
+        replace(of_the_node(1, 1.0), source=POD_CONDITION, subject=Subject(SubjectKind.POD, f"team/{uid}", uid))
+        for uid in ("pod of n1", "another pod on the node of n1")
+    )
+    life.noticed = {next(iter(hosts(1))): node}
+    life.hears(NoticeChanged(None, node, T0))
+    life.decided(0.0)
+    life.decided(2.0)
+    for each in (pod, other):
+        life.hears(NoticeChanged(None, each, T0 + 2.25))
+        ended(life, each, 60.0)
+    assert [span.name for span in life.spans] == ["notice", "decide", "notice", "notice"]
+    assert [span.root for span in life.spans] == [False, False, False, True]
+    assert life.spans[2].trace == life.spans[0].trace
+
+
+def test_a_hint_about_a_host_that_is_decided_about_stays_a_trace_of_its_own() -> None:
+    """Nothing is decided because of it."""
+    life = TracedLife(running_job(spec(3)))
+    hints = [of_the_node(1, 0.0, NoticeClass.HINT), replace(of_the_node(1, 3.0, NoticeClass.HINT), source=Source("x"))]
+    life.hears(NoticeChanged(None, hints[0], T0))
+    life.announced(notice(1))
+    life.decided(0.0)
+    life.decided(2.0)
+    life.hears(NoticeChanged(None, hints[1], T0 + 3.0))
+    for each in hints:
+        ended(life, each, 60.0)
+    assert [span.root for span in life.spans] == [False, False, True, True]
+
+
+def test_the_next_leader_knows_of_all_sources() -> None:
+    life = stopped()
+    other = of_the_node(1, 1.0)
+    life.hears(NoticeChanged(None, other, T0 + 1))
+    life.another_leads(3.0, other)
+    ended(life, other, 4.0)
+    life.hears(JobForgotten(life.job, T0 + 20))
+    assert life.only("reclaim").attributes[f"{P}sources"] == ("metadata", "node-condition")
+    assert not any(span.root and span.name == "notice" for span in life.spans)
 
 
 def test_an_answer_of_an_earlier_run_is_not_taken_over() -> None:

@@ -20,6 +20,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import ReclaimNotice
@@ -34,12 +35,13 @@ from tests.testkit.waiting import PATIENCE
 class TracedLife:
     """A job and the notices on its hosts, told to the traces of one leader after another. Instants count from `T0`."""
 
-    def __init__(self, job: SupervisedJob) -> None:
+    def __init__(self, job: SupervisedJob, placements: Mapping[Host, Placement] | None = None) -> None:
         self.job = job
+        self.placements = placements
         self.noticed: dict[Host, ReclaimNotice] = {}
         self.spans: list[TraceSpan] = []
         self.at = 0.0
-        self.traces = ReclaimTraces(self.spans.append, self.of, POLICY, self.now)
+        self.traces = ReclaimTraces(self.spans.append, self.of, lambda _job: self.placements, POLICY, self.now)
 
     def now(self) -> float:
         return T0 + self.at
@@ -47,11 +49,11 @@ class TracedLife:
     def of(self, _name: JobName) -> Mapping[Host, ReclaimNotice]:
         return self.noticed
 
-    def another_leads(self, at: float) -> None:
-        """From then on, with what is stored."""
+    def another_leads(self, at: float, *others: ReclaimNotice) -> None:
+        """From then on, with what is stored; `others` are notices besides the most urgent ones."""
         self.at = at
-        self.traces = ReclaimTraces(self.spans.append, self.of, POLICY, self.now)
-        self.traces.begin(self.noticed.values())
+        self.traces = ReclaimTraces(self.spans.append, self.of, lambda _job: self.placements, POLICY, self.now)
+        self.traces.begin((*self.noticed.values(), *others))
         self.traces.take_over(self.job)
 
     def hears(self, change: Change) -> None:
