@@ -6,10 +6,12 @@ the interpreter.
 
 import resource
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
-from supervisor.goodput.comparison import RecordedJobs, compare
+from supervisor.goodput.comparison import OUT_OF_MEMORY, RecordedJobs, compare
 
 CPU_SECONDS = 120
 """Of processor time; the largest simulations take 45 s. It ends a process that its supervisor has left behind."""
@@ -30,7 +32,12 @@ def compared(given: bytes) -> bytes:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    sys.stdout.buffer.write(compared(sys.stdin.buffer.read()))
+    with suppress(OSError):  # Where memory runs out, the kernel is to end this process and not the supervisor.
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    try:
+        sys.stdout.buffer.write(compared(sys.stdin.buffer.read()))
+    except MemoryError:
+        sys.exit(OUT_OF_MEMORY)
 
 
 if __name__ == "__main__":

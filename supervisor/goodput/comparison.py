@@ -34,6 +34,9 @@ MOST_JOBS = 100
 MOST_READ = 20_000
 """Stays and spans beyond which no further job is read; the last one may have 20,000 of each."""
 
+OUT_OF_MEMORY = 3
+"""The exit code of a process that compares jobs, if it may not have as much memory as it needs."""
+
 MEASURES = ("step", "checkpoint", "restart")
 """The costs that processes measure, as `GoodputCosts` names them."""
 

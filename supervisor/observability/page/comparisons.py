@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from servicekit.clock import Clock
 from servicekit.wording import duration
 from supervisor.domain.ids import Instant, JobName
 from supervisor.domain.worker_time import WorkerTime
-from supervisor.goodput.comparison import Comparison, RecordedJob, gathered
+from supervisor.goodput.comparison import OUT_OF_MEMORY, Comparison, RecordedJob, gathered
 from supervisor.observability.record.database import RecordError
 from supervisor.observability.views import CapacityView, LedgerView
 
@@ -192,6 +193,10 @@ async def simulate_apart(given: EncodedJobs) -> bytes:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.communicate()
+    if code == OUT_OF_MEMORY:
+        raise ComparisonError("it needs more memory than it may have; choose a shorter time")
+    if code == -signal.SIGKILL:
+        raise ComparisonError("the process that simulates was killed, such as for want of memory in the pod")
     if code != 0:
         raise ComparisonError(f"the process that simulates has failed with {code}; why is in the supervisor's log")
     return written

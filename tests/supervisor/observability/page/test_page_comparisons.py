@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
 from job_supervisor.cli import compared as cli
 from job_supervisor.cli.output import Table
@@ -18,6 +19,7 @@ from servicekit.clock import Clock
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.domain.worker_time import WorkerTime
+from supervisor.goodput.__main__ import MEMORY_BYTES
 from supervisor.goodput.comparison import Comparison, RecordedJob, RecordedJobs, compare
 from supervisor.observability.page import comparisons
 from supervisor.observability.page.comparison_contents import comparison_contents
@@ -257,6 +259,51 @@ async def test_a_process_that_fails_says_why_in_the_log(capfd: pytest.CaptureFix
     with pytest.raises(ComparisonError, match=r"has failed with 1; why is in the supervisor's log"):
         await simulate_apart(EncodedJobs(b'{"jobs": 1}'))
     assert "msgspec.ValidationError" in capfd.readouterr().err
+
+
+_NEEDS_MORE = """
+import sys
+from pathlib import Path
+from supervisor.goodput import __main__ as apart
+
+def compared(given):
+    print(Path("/proc/self/oom_score_adj").read_text(), file=sys.stderr)
+    return bytes(2 * apart.MEMORY_BYTES)
+
+apart.compared = compared
+apart.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [
+        (f"exec {sys.executable} {{script}}", "it needs more memory than it may have; choose a shorter time"),
+        ("kill -9 $$", "the process that simulates was killed, such as for want of memory in the pod"),
+    ],
+)
+async def test_a_process_without_enough_memory_is_told_on_the_page(
+    code: str, trouble: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It cannot take more than its limit, and the supervisor goes on: the next comparison is computed."""
+    (tmp_path / "needs_more.py").write_text(_NEEDS_MORE)
+    shown = page_comparisons()
+    async with running(shown):
+        with monkeypatch.context() as replaced:
+            await _started(replaced, tmp_path, code.format(script=tmp_path / "needs_more.py"))
+            assert (await _answered(shown, BERT)).trouble == trouble
+        assert (await _answered(shown, RESNET)).found is not None
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert said.strip() == ("1000" if "script" in code else "")
+
+
+def test_the_charts_limit_of_memory_has_room_for_one_beside_the_largest_supervisor() -> None:
+    """With 5,000 agents and 10,000 streams a supervisor took 950 MiB."""
+    values = yaml.safe_load(Path("charts/elastic-job-supervisor/values.yaml").read_text("utf-8"))
+    limit = values["supervisor"]["resources"]["limits"]["memory"]
+    assert limit.endswith("Gi")
+    assert int(limit.removesuffix("Gi")) * 1024**3 >= 950 * 1024**2 + MEMORY_BYTES
 
 
 async def test_a_process_inherits_no_secret(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
