@@ -16,8 +16,8 @@ from servicekit.kubernetes.client import ResourceClient
 from servicekit.kubernetes.objects import ObjectKey
 from servicekit.kubernetes.reflector import Reflector
 from servicekit.kubernetes.server import ApiServer
-from supervisor.cluster.objects import NODES, PODS, Node, Pod, node_or_outline, pod_or_outline
-from supervisor.domain.capacity import Resources
+from supervisor.cluster.objects import NODES, PODS, Node, Pod, machine_of, node_or_outline, pod_or_outline
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Resources
 from supervisor.domain.ids import Host
 
 T = TypeVar("T")
@@ -81,6 +81,7 @@ class ClusterView:
         self._by_uid: dict[str, Pod] = {}
         self._by_node: dict[str, dict[ObjectKey, Pod]] = {}
         self._node_uids: dict[Host, str] = {}
+        self._machines: dict[Host, Machine] = {}
         self._taken: dict[str, dict[str, int]] = {}
         self.unread: dict[str, int] = {PODS.plural: 0, NODES.plural: 0}
         self._changed = changed
@@ -103,6 +104,19 @@ class ClusterView:
     def node(self, name: str) -> Node | None:
         """Returns the node of that name, if it exists."""
         return self._nodes.objects.get(ObjectKey("", name))
+
+    def machine(self, node: Host) -> Machine:
+        """Describes the machine under a node, which is unknown if the node does not exist.
+
+        A node with 20 labels takes 30 µs: 10,000 of them would hold up each page that shows all nodes.
+        """
+        known = self._machines.get(node)
+        if known is None:
+            found = self.node(node)
+            if found is None:
+                return UNKNOWN_MACHINE
+            known = self._machines[node] = machine_of(found)
+        return known
 
     def pod(self, uid: str) -> Pod | None:
         """Returns the pod of that uid, if it exists."""
@@ -138,6 +152,10 @@ class ClusterView:
             if after is not None:
                 self._node_uids[Host(after.metadata.name)] = after.metadata.uid
             self.nodes_version += 1
+        if before is not None and (
+            after is None or (before.labels, before.provider_id) != (after.labels, after.provider_id)
+        ):
+            self._machines.pop(Host(before.metadata.name), None)
         self._tell(NODES.plural, self.nodes_changed, before, after)
 
     def _take(self, pod: Pod, sign: int) -> None:

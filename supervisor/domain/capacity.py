@@ -146,6 +146,16 @@ class Machine:
     def or_else(self, other: Self) -> Self:
         """This machine, with its unknown fields taken from `other`."""
         known = self.price_class is not PriceClass.UNKNOWN
+        if (
+            (self.cloud or not other.cloud)
+            and (self.region or not other.region)
+            and (self.zone or not other.zone)
+            and (self.instance_type or not other.instance_type)
+            and (known or other.price_class is PriceClass.UNKNOWN)
+            and (self.spot_strategy or not other.spot_strategy)
+            and (self.protected_until is not None or other.protected_until is None)
+        ):
+            return self  # Mostly the other one knows no more, and 10,000 new machines take 20 ms.
         return type(self)(
             cloud=self.cloud or other.cloud,
             region=self.region or other.region,

@@ -182,11 +182,7 @@ class StatusReader:
         Raises:
             RecordError: The record cannot be read now.
         """
-        found: dict[HeldOn, float] = {}
-        for of_job in (await self.record.read_machines(since // HOUR * HOUR, until)).values():
-            for on, seconds in of_job.items():
-                found[on] = found.get(on, 0.0) + seconds
-        return found
+        return await self.record.read_held(since // HOUR * HOUR, until)
 
     async def hourly(self, since: float, until: float, job: JobName | None) -> HourlyTime:
         """Reads where worker-seconds of one job, or of all, went in each of the hours of `spent`.
@@ -232,7 +228,7 @@ class StatusReader:
             gpus={name: gpus for name in {each.job for each in groups} if (gpus := self.gpus(name)) is not None},
             agents=agents,
             silent={node: since for node, since in silent.items() if since is not None},
-            heard={node: at for node in agents if (at := self.live.agents.heard_at(node)) is not None},
+            heard={node: at for node in silent if (at := self.live.agents.heard_at(node)) is not None},
             machines={node: self.live.machine(node) for node in agents},
             sharing=self.live.agents.sharing(),
             refused=dict(self.refusals.counts),

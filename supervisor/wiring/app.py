@@ -482,7 +482,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         grafana_url=settings.grafana_url,
     )
     return Feature(
-        tasks={"record": kept.run, "page": page.viewers.run, "comparisons": page.comparisons.run},
+        tasks={"record": kept.run, "page": page.run, "comparisons": page.comparisons.run},
         endpoints=[endpoint, page],
         listeners=listeners,
         finish=partial(page.viewers.finish, _GOODBYE),

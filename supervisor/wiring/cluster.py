@@ -23,11 +23,11 @@ from servicekit.lifecycle import run_tasks
 from servicekit.reconcile import Notifier
 from servicekit.settings import SettingsError
 from servicekit.tls import ServerCertificate
-from supervisor.cluster import allocation, events, objects, view
+from supervisor.cluster import allocation, events, view
 from supervisor.cluster.gangs import PodGroup, PodGroups
 from supervisor.cluster.requests import ClusterRequests
 from supervisor.decide.grant import Grant
-from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
+from supervisor.domain.capacity import Machine, Placement
 from supervisor.domain.ids import STANDALONE, Host, JobName, kind_of
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.notice import API_SOURCES, EVENT_REASON, ReclaimNotice, Subject, SubjectKind
@@ -285,8 +285,7 @@ class WatchedCluster:
         return self._allocation.granted(jobs, noticed, avoided)
 
     def machine(self, node: Host) -> Machine:
-        known = self.view.node(node)
-        return UNKNOWN_MACHINE if known is None else objects.machine_of(known)
+        return self.view.machine(node)
 
     def is_there(self, notice: ReclaimNotice) -> bool | None:
         """Whether the subject exists; None if the cluster cannot tell, for example about a machine."""

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from supervisor.domain.capacity import UNKNOWN_MACHINE
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
 from supervisor.observability.history import HistoryEntry
 from supervisor.observability.page.plans import ReclaimPlan, ReclaimPlans
-from supervisor.observability.status_view import JobPageSnapshot, status_view
+from supervisor.observability.status_view import JobPageSnapshot, PagedJob, StatusPage, StatusSnapshot, status_view
 from supervisor.observability.views import AgentView, HostView, JobView, NoticeView, StatusView
 
 _RUNBOOKS = "docs/runbooks/JobSupervisor"
@@ -89,6 +90,7 @@ class PageContents:
     `namespaced`: at least one job has a namespace. `silent` are the agents that are silent for an unknown reason.
     """
 
+    view: StatusView
     summary: str
     problems: Sequence[PageProblem]
     namespaced: bool
@@ -104,7 +106,19 @@ class PageContents:
     more_machines: int
 
 
-def contents(view: StatusView) -> PageContents:
+def overview(snapshot: StatusSnapshot) -> PageContents:
+    """Returns what the overview shows. Of thousands of agents, it shows those that somebody has to look after."""
+    page = StatusPage(
+        jobs=[PagedJob(each, each.hosts) for each in snapshot.jobs],
+        notices=list(snapshot.notices),
+        unconfirmed=list(snapshot.unconfirmed),
+        agents=[each for node, each in snapshot.agents.items() if not each.connected or node in snapshot.sharing],
+    )
+    return contents(status_view(snapshot, page), machine_kinds(snapshot))
+
+
+def contents(view: StatusView, machines: Sequence[MachineKind] = ()) -> PageContents:
+    """Selects the rows of a view; `machines` are those of all nodes with a connected agent."""
     active = [each for each in view.notices if each.state is NoticeState.ACTIVE]
     unconfirmed = {id(each) for each in view.unconfirmed}
     reclaims = sorted(
@@ -123,12 +137,12 @@ def contents(view: StatusView) -> PageContents:
         (agent for agent in view.agents if not agent.connected and not agent.reclaimed),
         key=lambda agent: (agent.silent_seconds or 0.0, agent.node),
     )
-    machines = _machines(view)
     problems = list(_problems(view, len(uncovered)))
     counts = _counts(view, sum(each.acted_on for each in reclaims), len(uncovered))
     # The counts go last: a screen reader reads the summary from the beginning, and the problems need an action.
     sentences = (*(problem.what for problem in problems), counts)
     return PageContents(
+        view=view,
         summary=". ".join(part[:1].upper() + part[1:] for part in sentences) + ".",
         problems=problems,
         namespaced=any(namespace(job.job) for job in view.jobs),
@@ -152,10 +166,13 @@ def urgency(phase: str, job: JobName) -> tuple[int, bool, JobName]:
     return _PLACES.get(phase, len(_URGENT)), phase == Phase.FINISHED, job
 
 
-def _machines(view: StatusView) -> list[MachineKind]:
+def machine_kinds(snapshot: StatusSnapshot) -> Sequence[MachineKind]:
     """The kinds of machines of which anything is known, the most frequent first."""
-    found = (agent.machine for agent in view.agents if agent.connected and agent.machine is not None)
-    counts = Counter((each.cloud, each.zone, each.instance_type, each.price_class) for each in found)
+    counts = Counter[tuple[str, str, str, str]]()
+    for node, agent in snapshot.agents.items():
+        machine = snapshot.machines.get(node, agent.machine)
+        if agent.connected and machine != UNKNOWN_MACHINE:
+            counts[machine.cloud, machine.zone, machine.instance_type, machine.price_class] += 1
     ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     return [
         MachineKind(nodes=count, cloud=cloud, zone=zone, instance_type=instance_type, price_class=price)
@@ -256,7 +273,14 @@ class JobContents:
 
 
 def job_contents(snapshot: JobPageSnapshot) -> JobContents:
-    view = status_view(snapshot.status)
+    status = snapshot.status
+    # It shows no agents, of which there may be thousands.
+    page = StatusPage(
+        jobs=[PagedJob(each, each.hosts) for each in status.jobs],
+        notices=list(status.notices),
+        unconfirmed=list(status.unconfirmed),
+    )
+    view = status_view(status, page)
     (job,) = view.jobs
     hosts = sorted(
         job.host_states,

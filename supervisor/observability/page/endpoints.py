@@ -60,6 +60,11 @@ class PageEndpoints:
     refusals: Refusals
     clock: Clock
 
+    async def run(self) -> None:
+        """Root task: renders for viewers, once the templates of all pages are compiled."""
+        await self.renderer.compile()
+        await self.viewers.run()
+
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/", self.page),
@@ -79,7 +84,8 @@ class PageEndpoints:
         session = await self._session(request)
         if isinstance(session, web.Response):
             return session
-        return html_page(self.renderer.page(self.snapshot(), session=session))
+        # In a thread: there may be thousands of nodes.
+        return html_page(await asyncio.to_thread(self.renderer.page, self.snapshot(), session=session))
 
     async def job_page(self, request: web.Request) -> web.Response:
         """Serves the page of one job, or the login form without a session."""
@@ -109,7 +115,8 @@ class PageEndpoints:
             happened, status = str(error), 400
         except RecordError as error:
             happened, status = f"The record cannot be read now: {error}.", 503
-        return html_page(self.renderer.history(form, happened, page_root(request), session=session), status=status)
+        text = await asyncio.to_thread(self.renderer.history, form, happened, page_root(request), session=session)
+        return html_page(text, status=status)
 
     async def report_page(self, request: web.Request) -> web.Response:
         """Serves where worker-hours went, or the login form without a session."""
@@ -199,7 +206,7 @@ def status_page(  # noqa: PLR0913 - its dependencies
     docs_url: str = "",
     grafana_url: str = "",
 ) -> PageEndpoints:
-    """Builds the endpoints of the page; their `viewers` and `comparisons` need root tasks.
+    """Builds the endpoints of the page; they and their `comparisons` need root tasks.
 
     Args:
         snapshot: Reads what the page shows.

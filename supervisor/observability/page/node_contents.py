@@ -1,6 +1,6 @@
 """Selects what the pages of nodes show: all nodes with an agent, and one node. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.decide.grant import pool_of
@@ -23,17 +23,23 @@ RECLAIMED = "silent, because its node was reclaimed"
 class NodesRow:
     """A node with an agent.
 
-    `silent_seconds` is None while the agent is connected. `notice` is its most urgent notice, of which `seconds_left`
-    are left; both are None without one, and the latter if the source names no time.
+    `silent_seconds` is None while the agent is connected. `used_by` are the jobs on it, in no order. `notice` is its
+    most urgent notice, of which `seconds_left` are left; both are None without one, and the latter if the source names
+    no time.
     """
 
     node: Host
     state: str
     silent_seconds: float | None
     machine: Machine
-    jobs: Sequence[JobName]
+    used_by: Collection[JobName]
     notice: ReclaimNotice | None
     seconds_left: float | None
+
+    @property
+    def jobs(self) -> Sequence[JobName]:
+        """The jobs on it, by name. Of 10,000 rows a hundred are shown."""
+        return sorted(self.used_by)
 
     @property
     def pool(self) -> str:
@@ -75,7 +81,7 @@ NODES: TableLayout[NodesRow] = TableLayout(
         "type": TableColumn("Machine", lambda row: (row.machine.instance_type, row.node) if row.pool else None),
         "zone": TableColumn("Zone", lambda row: (row.machine.zone, row.node) if row.machine.zone else None),
         "price": TableColumn("Price", lambda row: (row.machine.price_class, row.node)),
-        "jobs": TableColumn("Jobs", lambda row: (*row.jobs[:1], row.node) if row.jobs else None),
+        "jobs": TableColumn("Jobs", lambda row: (min(row.used_by), row.node) if row.used_by else None),
         "left": TableColumn(
             "Gone in",
             # A notice without a time comes after those with one, and before the nodes without a notice.
@@ -96,38 +102,34 @@ NODES: TableLayout[NodesRow] = TableLayout(
             row.machine.zone,
             row.machine.instance_type,
             row.machine.price_class,
-            *row.jobs,
+            *row.used_by,
             "" if row.notice is None else row.notice.source,
         )
     ),
 )
 
 
-def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Sequence[NodesRow]:
-    """Returns the nodes with an agent, all or those of one capacity pool."""
+def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Iterator[NodesRow]:
+    """Yields the nodes with an agent, all or those of one capacity pool."""
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
     jobs, notices = jobs_by_node(snapshot), _noticed(snapshot)
-    rows = []
     for node, agent in snapshot.agents.items():
         machine = snapshot.machines.get(node, agent.machine)
         if pool is not None and pool_name(machine) != pool:
             continue
         notice = notices.get(node)
         heard = snapshot.heard.get(node, snapshot.silent.get(node))
-        rows.append(
-            NodesRow(
-                node=node,
-                state=CONNECTED if agent.connected else RECLAIMED if node in gone else SILENT,
-                silent_seconds=None if agent.connected or heard is None else max(0.0, snapshot.now - heard),
-                machine=machine,
-                jobs=sorted(jobs.get(node, ())),
-                notice=notice,
-                seconds_left=None
-                if notice is None or notice.deadline is None
-                else max(0.0, notice.deadline - snapshot.now),
-            )
+        yield NodesRow(
+            node=node,
+            state=CONNECTED if agent.connected else RECLAIMED if node in gone else SILENT,
+            silent_seconds=None if agent.connected or heard is None else max(0.0, snapshot.now - heard),
+            machine=machine,
+            used_by=jobs.get(node, ()),
+            notice=notice,
+            seconds_left=None
+            if notice is None or notice.deadline is None
+            else max(0.0, notice.deadline - snapshot.now),
         )
-    return rows
 
 
 def jobs_by_node(snapshot: StatusSnapshot) -> Mapping[Host, set[JobName]]:

@@ -1,7 +1,7 @@
 """Selects what the pages of capacity pools show: all pools, and one. Pure."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from supervisor.domain.capacity import PriceClass
@@ -27,6 +27,28 @@ class PoolCount:
     spared: int = 0
 
 
+@dataclass(slots=True)
+class PoolNodes:
+    """What is now in a pool: how many nodes have an agent, and how many of these are connected or have a notice.
+
+    `jobs` are those on its nodes, `prices` the classes of their prices.
+    """
+
+    count: int = 0
+    connected: int = 0
+    noticed: int = 0
+    jobs: set[JobName] = field(default_factory=set)
+    prices: set[PriceClass] = field(default_factory=set)
+
+    def add(self, row: NodesRow) -> None:
+        """Counts a node."""
+        self.count += 1
+        self.connected += row.silent_seconds is None
+        self.noticed += row.notice is not None
+        self.jobs.update(row.used_by)
+        self.prices.add(row.machine.price_class)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
     """A capacity pool. The counts are None if the record cannot be read.
@@ -35,30 +57,15 @@ class PoolRow:
     """
 
     pool: str
-    nodes: Sequence[NodesRow]
+    nodes: PoolNodes
     recent: PoolCount | None
     month: PoolCount | None
     worker_days: float | None
 
     @property
-    def connected(self) -> int:
-        """The nodes with a connected agent."""
-        return sum(node.silent_seconds is None for node in self.nodes)
-
-    @property
-    def noticed(self) -> int:
-        """The nodes with a notice."""
-        return sum(node.notice is not None for node in self.nodes)
-
-    @property
     def jobs(self) -> Sequence[JobName]:
-        """The jobs on its nodes."""
-        return sorted({job for node in self.nodes for job in node.jobs})
-
-    @property
-    def prices(self) -> Sequence[PriceClass]:
-        """The classes of its nodes' prices."""
-        return sorted({node.machine.price_class for node in self.nodes})
+        """The jobs on its nodes, by name."""
+        return sorted(self.nodes.jobs)
 
     @property
     def rate(self) -> float | None:
@@ -71,14 +78,14 @@ class PoolRow:
 def _passes(row: PoolRow, wanted: str) -> bool:
     if wanted == "reclaimed":
         return row.month is not None and row.month.noticed > 0
-    return bool(row.nodes)
+    return row.nodes.count > 0
 
 
 POOLS: TableLayout[PoolRow] = TableLayout(
     columns={
         "pool": TableColumn("Pool", lambda row: row.pool),
-        "nodes": TableColumn("Nodes", lambda row: (row.connected, row.pool)),
-        "noticed": TableColumn("Noticed now", lambda row: (row.noticed, row.pool)),
+        "nodes": TableColumn("Nodes", lambda row: (row.nodes.connected, row.pool)),
+        "noticed": TableColumn("Noticed now", lambda row: (row.nodes.noticed, row.pool)),
         "recent": TableColumn(
             "Notices in 48 hours", lambda row: None if row.recent is None else (row.recent.noticed, row.pool)
         ),
@@ -88,29 +95,36 @@ POOLS: TableLayout[PoolRow] = TableLayout(
         "rate": TableColumn("Per worker and day", lambda row: None if row.rate is None else (row.rate, row.pool)),
     },
     filters={"shown": TableFilter("which have", {"nodes": "nodes now", "reclaimed": "notices"}, _passes)},
-    words=lambda row: " ".join((row.pool, *row.prices, *row.jobs)),
+    words=lambda row: " ".join((row.pool, *row.nodes.prices, *row.nodes.jobs)),
 )
 
 
 def pool_rows(snapshot: StatusSnapshot, read: RecordRead) -> Sequence[PoolRow]:
     """Returns the pools with a node, and those of which the record knows a notice or the ledger a worker."""
     counts, held = read.counts, read.held
-    nodes: dict[str, list[NodesRow]] = {}
+    nodes: dict[str, PoolNodes] = {}
     for node in node_rows(snapshot):
-        if node.pool:
-            nodes.setdefault(node.pool, []).append(node)
+        if pool := node.pool:
+            nodes.setdefault(pool, PoolNodes()).add(node)
     days = worker_days(held or {})
     names = {*nodes, *days, *(() if counts is None else (pool for _, pool, _ in counts))}
-    recent, month = _counted(counts, snapshot.now - RECENT_SECONDS), _counted(counts, first_day(snapshot.now))
+    return _rows({pool: nodes.get(pool, PoolNodes()) for pool in names}, read, snapshot.now)
+
+
+def _rows(nodes: Mapping[str, PoolNodes], read: RecordRead, now: float) -> Sequence[PoolRow]:
+    """Returns the rows of these pools, each given with its nodes."""
+    counts, held = read.counts, read.held
+    recent, month = _counted(counts, now - RECENT_SECONDS), _counted(counts, first_day(now))
+    days = worker_days(held or {})
     return [
         PoolRow(
             pool=pool,
-            nodes=nodes.get(pool, ()),
+            nodes=of_pool,
             recent=None if counts is None else recent.get(pool, PoolCount()),
             month=None if counts is None else month.get(pool, PoolCount()),
             worker_days=None if held is None else days.get(pool, 0.0),
         )
-        for pool in names
+        for pool, of_pool in nodes.items()
     ]
 
 
@@ -159,6 +173,7 @@ class PoolContents:
 
     now: float
     row: PoolRow
+    nodes: Sequence[NodesRow]
     jobs: Mapping[JobName, Sequence[Host]]
     days: Sequence[PoolDay] = ()
     latest: Sequence[Reclaim] = ()
@@ -170,7 +185,7 @@ class PoolContents:
         """Whether anything is known of a pool of this name."""
         had = self.row.month is not None and self.row.month != PoolCount()
         is_recorded = self.past is None or bool(self.past.entries)
-        return bool(self.row.nodes or had or self.row.worker_days or is_recorded)
+        return bool(self.nodes or had or self.row.worker_days or is_recorded)
 
     @property
     def median_seconds(self) -> float | None:
@@ -180,28 +195,34 @@ class PoolContents:
 
 def pool_contents(snapshot: StatusSnapshot, pool: str, read: RecordRead) -> PoolContents:
     """Returns what is known of a pool."""
-    counts, held, notices = read.counts, read.held, read.notices
-    nodes = node_rows(snapshot, pool)
+    counts, notices = read.counts, read.notices
+    nodes = list(node_rows(snapshot, pool))
     counted = None if counts is None else {key: count for key, count in counts.items() if key[1] == pool}
-    recent, month = _counted(counted, snapshot.now - RECENT_SECONDS), _counted(counted, first_day(snapshot.now))
-    row = PoolRow(
-        pool=pool,
-        nodes=nodes,
-        recent=None if counts is None else recent.get(pool, PoolCount()),
-        month=None if counts is None else month.get(pool, PoolCount()),
-        worker_days=None if held is None else worker_days(held).get(pool, 0.0),
-    )
+    present = PoolNodes()
+    for node in nodes:
+        present.add(node)
+    (row,) = _rows({pool: present}, replace(read, counts=counted), snapshot.now)
     latest = [] if notices is None else [each for each in reclaims_of(notices.entries) if not each.of_people]
     seconds = [each.seconds for each in latest if each.end == NoticeState.GONE and each.seconds is not None]
     return PoolContents(
         now=snapshot.now,
         row=row,
-        jobs={job: [node.node for node in nodes if job in node.jobs] for job in row.jobs},
+        nodes=nodes,
+        jobs=_nodes_of_jobs(nodes),
         days=[] if counted is None else _days(counted, snapshot.now),
         latest=latest,
         seconds=sorted(seconds),
         past=read.past,
     )
+
+
+def _nodes_of_jobs(nodes: Iterable[NodesRow]) -> Mapping[JobName, Sequence[Host]]:
+    """Returns the nodes of each job, the jobs by name."""
+    found: dict[JobName, list[Host]] = {}
+    for node in nodes:
+        for job in node.used_by:
+            found.setdefault(job, []).append(node.node)
+    return {job: found[job] for job in sorted(found)}
 
 
 def _days(counts: PoolCounts, now: float) -> Sequence[PoolDay]:

@@ -3,12 +3,15 @@
 `assets/page.js` formats the durations that it counts in the same way.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, PackageLoader, StrictUndefined
+from jinja2.bccache import Bucket
 
 from servicekit.bounds import instant_of
 from supervisor.domain.ids import namespace
@@ -17,7 +20,7 @@ from supervisor.domain.worker_time import hours, percent
 from supervisor.observability.groups import GroupCause, GroupOutcome
 from supervisor.observability.page.comparison_contents import comparison_contents
 from supervisor.observability.page.comparisons import PageComparison
-from supervisor.observability.page.contents import contents, host_state, job_contents
+from supervisor.observability.page.contents import host_state, job_contents, overview
 from supervisor.observability.page.dashboards import Dashboards
 from supervisor.observability.page.history_form import KINDS, SPANS, HistoryForm
 from supervisor.observability.page.node_contents import pool_path
@@ -26,9 +29,12 @@ from supervisor.observability.page.report_form import SPANS as REPORT_SPANS
 from supervisor.observability.page.report_form import ReportForm
 from supervisor.observability.page.sessions import PageSession
 from supervisor.observability.record.database import HistoryPosition
-from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot, status_view
+from supervisor.observability.status_view import JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import GroupView, HistoryView, JobView
 from supervisor.refusals import readable
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 NAVIGATION: Mapping[str, str] = {
     "": "Now",
@@ -139,6 +145,23 @@ def checkpoint(group: GroupView) -> str:
 _PACKAGE = "supervisor.observability.page"
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Keeps what templates were compiled to, for all renderers of a process."""
+
+    def __init__(self) -> None:
+        self._code: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._code.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._code[bucket.key, bucket.checksum] = bucket.code
+
+
+_COMPILED = _CompiledTemplates()
+
+
 @dataclass(frozen=True, slots=True)
 class PageAsset:
     """A static file."""
@@ -163,7 +186,11 @@ class PageRenderer:
             for entry in found
         }
         self._templates = Environment(
-            loader=PackageLoader(_PACKAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+            loader=PackageLoader(_PACKAGE),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            bytecode_cache=_COMPILED,
         )
         filters = (
             span,
@@ -177,7 +204,6 @@ class PageRenderer:
             namespace,
             announced,
             of_reclaims,
-            contents,
             comparison_contents,
             hours,
             percent,
@@ -195,17 +221,24 @@ class PageRenderer:
             for each in self.assets.values()
         }
 
+    async def compile(self) -> None:
+        """Compiles the templates in a thread, one after the other: the first viewer of a page would wait for it."""
+        for name in self._templates.list_templates():
+            await asyncio.to_thread(self._templates.get_template, name)
+
     def render(self, template: str, **values: object) -> str:
         """Renders a template of the folder `templates`."""
         return self._templates.get_template(template).render(**values)
 
     def page(self, snapshot: StatusSnapshot, *, session: PageSession) -> str:
         """Renders the whole page; `session` is whose page it is."""
-        return self.render("page.html", view=status_view(snapshot), session=session, root="", here="")
+        shown = overview(snapshot)
+        return self.render("page.html", shown=shown, view=shown.view, session=session, root="", here="")
 
     def content(self, snapshot: StatusSnapshot) -> str:
         """Renders the part of the page that changes."""
-        return self.render("content.html", view=status_view(snapshot))
+        shown = overview(snapshot)
+        return self.render("content.html", shown=shown, view=shown.view)
 
     def job(self, snapshot: JobPageSnapshot, root: str, *, session: PageSession) -> str:
         """Renders the page of one job; `root` leads from its address to that of the overview."""

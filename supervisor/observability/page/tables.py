@@ -3,7 +3,7 @@
 Everything works by links and a GET form, so that it needs no scripts and an address can be sent to somebody else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
@@ -125,9 +125,9 @@ class TablePage(Generic[R]):
         return (self.page - 1) * MAX_ROWS + 1
 
 
-def listed(rows: Sequence[R], form: TableForm, layout: TableLayout[R]) -> TablePage[R]:
+def listed(rows: Iterable[R], form: TableForm, layout: TableLayout[R]) -> TablePage[R]:
     """Returns the page that a form asks for; the last one if there are fewer. Unknown values come last either way."""
-    found = list(rows)
+    everything = found = list(rows)
     for name, one in layout.filters.items():
         if (choice := form.chosen[name]) != ALL:
             found = [row for row in found if one.passes(row, choice)]
@@ -137,16 +137,17 @@ def listed(rows: Sequence[R], form: TableForm, layout: TableLayout[R]) -> TableP
     if words := form.words.lower().split():
         found = [row for row in found if _has(layout.words(row).lower(), words)]
     order = layout.columns[form.sort].order
-    known = [(value, row) for row in found if (value := order(row)) is not None]
-    unknown = [row for row in found if order(row) is None]
-    known.sort(key=lambda each: each[0], reverse=form.descending)
-    ordered = [*(row for _, row in known), *unknown]
+    values = [order(row) for row in found]
+    known = [place for place, value in enumerate(values) if value is not None]
+    known.sort(key=values.__getitem__, reverse=form.descending)
+    unknown = (place for place, value in enumerate(values) if value is None)
+    ordered = [found[place] for place in (*known, *unknown)]
     pages = max(1, -(-len(ordered) // MAX_ROWS))
     page = min(form.page, pages)
     return TablePage(
         rows=ordered[(page - 1) * MAX_ROWS : page * MAX_ROWS],
         found=len(ordered),
-        total=len(rows),
+        total=len(everything),
         page=page,
         pages=pages,
     )

@@ -402,6 +402,15 @@ class RecordDatabase:
         with _translated(), self._engine.connect() as connection:
             return ledger_tables.read_machines(connection, since, until)
 
+    def read_held(self, since: float, until: float) -> Mapping[HeldOn, float]:
+        """Returns the worker-seconds that all jobs together held on each kind of machine, as `read_hours` does.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        with _translated(), self._engine.connect() as connection:
+            return ledger_tables.read_held(connection, since, until)
+
     def read_pools(self, since: float, until: float) -> Mapping[JobName, Mapping[MachinePool, PoolTime]]:
         """Returns what each job held in each pool, and how often hosts went, as `read_hours` does.
 

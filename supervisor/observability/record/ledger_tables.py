@@ -103,6 +103,15 @@ def read_machines(connection: Connection, since: float, until: float) -> Mapping
     return found
 
 
+def read_held(connection: Connection, since: float, until: float) -> Mapping[HeldOn, float]:
+    """Returns the worker-seconds that all jobs together held on each kind of machine, as `read_jobs` does."""
+    found: dict[HeldOn, float] = {}
+    for *kind, seconds in _read(connection, since, until, (_machines, _machine_days), _KIND):
+        held = _held_on(*kind)
+        found[held] = found.get(held, 0.0) + seconds
+    return found
+
+
 def read_pools(
     connection: Connection, since: float, until: float
 ) -> Mapping[JobName, Mapping[MachinePool, Mapping[Account, float]]]:

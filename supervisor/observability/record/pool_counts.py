@@ -1,6 +1,6 @@
 """Counts the notices of each capacity pool, by the hour in the last days and by the day before.
 
-Days that are over are counted once and kept in memory, so that a month is read in the time of a day.
+Hours that are over are counted once and kept in memory, so that a month is read in the time of three hours.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ POOL_DAYS = 30
 _HOURLY_DAYS = 3
 """The last days of which the hours are told apart, as many as 48 hours are parts of."""
 _SETTLED_SECONDS = 7200.0
-"""How long after its end a day is counted for good: what happened in its last hour is written by then."""
+"""How long after its end an hour is counted for good: what happened in it is written by then."""
 
 PoolCounts = Mapping[tuple[float, str, str], int]
 """How many entries of notices there are, by the hour's or the day's begin, the pool (`CLOUD/ZONE/TYPE`) and their word.
@@ -27,6 +27,9 @@ ReadPools = Callable[[float, float], Iterable[tuple[float, str, str]]]
 
 @dataclass(frozen=True, slots=True)
 class _CountedDay:
+    """The counts of a day's hours before an instant, and of the whole day once that is its end."""
+
+    until: float
     by_hour: PoolCounts
     whole: PoolCounts
 
@@ -47,8 +50,8 @@ class PoolDays:
         return found
 
     def missing(self, now: float) -> float | None:
-        """Returns the begin of a day that is over and was not counted yet; None if there is none."""
-        return next((day for day in _days(now) if _is_settled(day, now) and day not in self._days), None)
+        """Returns the begin of a day with an hour that is over and was not counted yet; None if there is none."""
+        return next((day for day in _days(now) if self._known(day).until < _settled(day, now)), None)
 
     def count(self, read: ReadPools, day: float, now: float) -> None:
         """Counts a day, and forgets those that nobody asks for any more."""
@@ -60,18 +63,29 @@ class PoolDays:
         """Forgets the counts of days that begin before an instant: some of what they counted is deleted."""
         self._days = {day: counted for day, counted in self._days.items() if day >= until}
 
+    def _known(self, day: float) -> _CountedDay:
+        return self._days.get(day) or _CountedDay(day, {}, {})
+
     def _day(self, read: ReadPools, day: float, now: float) -> _CountedDay:
-        known = self._days.get(day)
-        if known is not None:
+        known = self._known(day)
+        if known.until == day + DAY:
             return known
-        by_hour = Counter((at // HOUR * HOUR, pool, what) for at, pool, what in read(day, day + DAY))
-        whole = Counter[tuple[float, str, str]]()
-        for (_, pool, what), count in by_hour.items():
-            whole[day, pool, what] += count
-        counted = _CountedDay(by_hour, whole)
-        if _is_settled(day, now):
-            self._days[day] = counted
-        return counted
+        settled, by_hour = _settled(day, now), Counter(known.by_hour)
+        kept = by_hour.copy()
+        for at, pool, what in read(known.until, day + DAY):
+            by_hour[at // HOUR * HOUR, pool, what] += 1
+            if at < settled:
+                kept[at // HOUR * HOUR, pool, what] += 1
+        if known.until < settled:
+            self._days[day] = _CountedDay(settled, kept, _whole(day, kept))
+        return _CountedDay(settled, by_hour, _whole(day, by_hour))
+
+
+def _whole(day: float, by_hour: PoolCounts) -> PoolCounts:
+    found = Counter[tuple[float, str, str]]()
+    for (_, pool, what), count in by_hour.items():
+        found[day, pool, what] += count
+    return found
 
 
 def first_day(now: float) -> float:
@@ -84,5 +98,6 @@ def _days(now: float) -> list[float]:
     return [first + number * DAY for number in range(POOL_DAYS)]
 
 
-def _is_settled(day: float, now: float) -> bool:
-    return day + DAY + _SETTLED_SECONDS <= now
+def _settled(day: float, now: float) -> float:
+    """Returns the instant up to which the hours of a day are counted for good."""
+    return min(day + DAY, max(day, (now - _SETTLED_SECONDS) // HOUR * HOUR))

@@ -215,6 +215,14 @@ class Recorder:
         """
         return await self._in_thread(lambda: self._opened().read_machines(since, until))
 
+    async def read_held(self, since: float, until: float) -> Mapping[HeldOn, float]:
+        """Returns the worker-seconds that all jobs together held on each kind of machine, in the hours of `read_hours`.
+
+        Raises:
+            RecordError: They cannot be read now.
+        """
+        return await self._in_thread(lambda: self._opened().read_held(since, until))
+
     async def read_pools(self, since: float, until: float) -> Mapping[JobName, Mapping[MachinePool, PoolTime]]:
         """Returns what each job held in each pool, in the hours of `read_hours`.
 

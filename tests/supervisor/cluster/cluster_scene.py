@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 from msgspec.structs import replace as with_fields
 
@@ -30,7 +31,7 @@ class ClusterScene:
         # The followers' own, as there is nobody to follow.
         self._nodes, self._pods = self.view._nodes, self.view._pods
 
-    def node(
+    def node(  # noqa: PLR0913 - each has a default
         self,
         name: str,
         gpus: int = 8,
@@ -38,9 +39,11 @@ class ClusterScene:
         ready: bool = True,
         cordoned: bool = False,
         taints: tuple[Taint, ...] = (),
+        labels: Mapping[str, str] = MappingProxyType({}),
     ) -> Node:
         node = Node(
             metadata=_metadata(name, ""),
+            labels=labels,
             taints=taints,
             cordoned=cordoned,
             allocatable={"cpu": 96_000, "pods": 250_000, GPU: gpus * 1000},

@@ -1,5 +1,7 @@
 """The labels of a node tell what machine it is."""
 
+from dataclasses import replace
+
 import pytest
 
 from servicekit.kubernetes.objects import Metadata
@@ -55,3 +57,5 @@ def test_what_an_agent_knows_comes_first() -> None:
         cloud="aws", zone="a", instance_type="p4d", price_class=PriceClass.SPOT, protected_until=9.0
     )
     assert Machine().or_else(labelled) == labelled
+    assert said.or_else(Machine()) is said
+    assert labelled.or_else(replace(labelled, zone="c")) is labelled

@@ -8,6 +8,8 @@ from msgspec.structs import replace as with_fields
 
 from servicekit.kubernetes.objects import Metadata
 from supervisor.cluster.objects import Node, Pod
+from supervisor.domain.capacity import UNKNOWN_MACHINE
+from supervisor.domain.ids import Host
 from tests.supervisor.cluster.cluster_scene import ClusterScene, cluster_scene
 
 
@@ -43,6 +45,19 @@ async def test_a_pod_is_another_one_with_another_uid(scene: ClusterScene) -> Non
     assert told == [pod, other]
     assert scene.view.pod(pod.metadata.uid) is None
     assert scene.view.taken("n1")["pods"] == 1000
+
+
+async def test_a_machine_is_what_the_newest_labels_of_its_node_say(scene: ClusterScene) -> None:
+    """They are read once, and again when they have changed; a node that is gone has no machine."""
+    zone = "topology.kubernetes.io/zone"
+    scene.node("n1", labels={zone: "a"})
+    first = scene.view.machine(Host("n1"))
+    scene.node("n1", cordoned=True, labels={zone: "a"})
+    assert scene.view.machine(Host("n1")) is first
+    last = scene.node("n1", labels={zone: "b"})
+    assert (first.zone, scene.view.machine(Host("n1")).zone) == ("a", "b")
+    scene.node_gone(last)
+    assert scene.view.machine(Host("n1")) is UNKNOWN_MACHINE
 
 
 def _with_uid(pod: Pod, uid: str) -> Metadata:

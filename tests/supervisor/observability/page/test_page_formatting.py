@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import jinja2
 import pytest
 from msgspec.structs import replace
 
@@ -12,7 +13,8 @@ from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import DecidedGroup, GroupCause, GroupOutcome
-from supervisor.observability.page.contents import MAX_ROWS, contents
+from supervisor.observability.page import rendering
+from supervisor.observability.page.contents import MAX_ROWS, contents, job_contents, overview
 from supervisor.observability.page.rendering import (
     NAVIGATION,
     PageRenderer,
@@ -23,7 +25,7 @@ from supervisor.observability.page.rendering import (
     span,
     why,
 )
-from supervisor.observability.status_view import JobFactsSnapshot, StatusSnapshot, status_view
+from supervisor.observability.status_view import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot, status_view
 from supervisor.observability.views import AcknowledgementView, GroupView, LeaderView, ProspectView, StatusView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, hosts, notice, noticed, running_job
 from tests.supervisor.observability.page.page_world import VIEWING
@@ -363,11 +365,40 @@ def test_connected_nodes_are_counted_by_their_machine() -> None:
         host: AgentState(node=host, uid=host, session=1, connected=host != "n3", machine=spot) for host in first(3)
     }
     now = dataclasses.replace(seen(), agents=agents)
-    (kind,) = contents(status_view(now)).machines
+    (kind,) = overview(now).machines
     assert (kind.nodes, kind.cloud, kind.zone, kind.instance_type, kind.price_class) == (2, "aws", "a", "p4d", "spot")
     assert "p4d" in PageRenderer().content(now)
 
 
+def test_of_the_agents_only_those_are_read_that_somebody_has_to_look_after() -> None:
+    """The overview and a job's page are loaded again and again, also with 10,000 nodes."""
+    agents = {
+        Host(name): AgentState(node=Host(name), uid="uid", session=1, connected=name != "lost")
+        for name in ("n1", "n2", "twin", "lost")
+    }
+    now = dataclasses.replace(seen(), agents=agents, sharing={Host("twin"): [Host("n9")]})
+    found = overview(now)
+    assert [agent.node for agent in found.view.agents] == ["twin", "lost"]
+    assert (found.view.coverage.agents_connected, [agent.node for agent in found.silent]) == (3, ["lost"])
+    of_job = job_contents(JobPageSnapshot(status=now, history=(), stored=(), since=T0))
+    assert of_job.view.agents == []
+    assert [host.host for host in of_job.hosts if host.agent] == ["n1", "n2"]
+
+
+async def test_the_first_viewer_of_a_page_waits_for_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "_COMPILED", rendering._CompiledTemplates())
+    renderer = PageRenderer()
+    await renderer.compile()
+    assert "<main" in renderer.page(seen(), session=VIEWING)
+
+    def compiles(*_: object, **__: object) -> None:
+        raise AssertionError("a template is compiled")
+
+    monkeypatch.setattr(jinja2.Environment, "compile", compiles)
+    assert "<main" in renderer.page(seen(), session=VIEWING)
+    assert "<main" in PageRenderer().page(seen(), session=VIEWING)
+
+
 def test_machines_of_which_nothing_is_known_are_not_listed() -> None:
     agents = {host: AgentState(node=host, uid=host, session=1, connected=True) for host in first(3)}
-    assert contents(status_view(dataclasses.replace(seen(), agents=agents))).machines == []
+    assert overview(dataclasses.replace(seen(), agents=agents)).machines == []

@@ -76,23 +76,31 @@ def test_the_time_from_notice_to_gone_leaves_people_out() -> None:
     ]
 
 
-def test_days_that_are_over_are_read_once() -> None:
-    """Today, and what is not settled yet, is read each time. The hours of the last days are told apart."""
+def test_hours_that_are_over_are_read_once() -> None:
+    """What is not settled yet is read each time. The hours of the last days are told apart."""
     asked = list[float]()
+    happened = [
+        (day + after, "p", what)
+        for day in (_TODAY - back * DAY for back in range(30))
+        for after, what in ((HOUR, "noticed"), (9 * HOUR, "noticed"), (DAY - 1.0, "gone"))
+    ]
 
     def read(since: float, until: float) -> list[tuple[float, str, str]]:
         asked.append(since)
-        return [(since + HOUR, "p", "noticed"), (since + 5 * HOUR, "p", "noticed"), (until - 1.0, "p", "gone")]
+        return [each for each in happened if since <= each[0] < until]
 
     days = PoolDays()
     first = days.counted(read, _NOW)
     assert asked == [_TODAY - back * DAY for back in range(29, -1, -1)]
     assert (first[_TODAY - 3 * DAY, "p", "noticed"], first[_TODAY - 2 * DAY + HOUR, "p", "noticed"]) == (2, 1)
     assert sum(first.values()) == 90
-    assert days.counted(read, _NOW) == first
-    assert asked[30:] == [_TODAY]
+    happened.append((_TODAY + 9 * HOUR + 1, "p", "noticed"))  # Written late, of an hour that is not settled.
+    assert days.counted(read, _NOW)[_TODAY + 9 * HOUR, "p", "noticed"] == 2
+    assert asked[30:] == [_TODAY + 8 * HOUR]
     days.counted(read, _TODAY + DAY + HOUR)
-    assert asked[31:] == [_TODAY, _TODAY + DAY]
+    assert asked[31:] == [_TODAY + 8 * HOUR, _TODAY + DAY]
+    assert sum(days.counted(read, _TODAY + DAY + HOUR).values()) == 91 - 3  # The first day is not asked for any more.
+    assert asked[33:] == [_TODAY + 23 * HOUR, _TODAY + DAY]
 
 
 def test_the_days_of_a_month_are_counted_ahead() -> None:
@@ -101,9 +109,9 @@ def test_the_days_of_a_month_are_counted_ahead() -> None:
     while (day := days.missing(_NOW)) is not None:
         days.count(lambda _since, _until: (), day, _NOW)
         counted.append(day)
-    assert counted == [_TODAY - back * DAY for back in range(29, 0, -1)]
-    assert days.missing(_TODAY + DAY + HOUR) is None  # Not settled yet.
-    assert days.missing(_TODAY + DAY + 2 * HOUR) == _TODAY
+    assert counted == [_TODAY - back * DAY for back in range(29, -1, -1)]
+    assert days.missing(_NOW + HOUR - 1) is None  # No further hour is settled yet.
+    assert days.missing(_NOW + HOUR) == _TODAY
 
 
 async def test_pools_lead_to_each_pool_and_to_its_nodes_and_jobs(served: Served) -> None:

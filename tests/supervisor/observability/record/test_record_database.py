@@ -363,6 +363,10 @@ def _assert_reads(
         of_kinds, kind = held.setdefault(job, {}), _held_for(account)
         of_kinds[kind] = of_kinds.get(kind, 0.0) + seconds
     assert database.read_machines(since, until) == {job: pytest.approx(kinds) for job, kinds in held.items()}
+    of_all = Counter[HeldOn]()
+    for kinds in held.values():
+        of_all.update(kinds)
+    assert database.read_held(since, until) == pytest.approx(dict(of_all))
     by_pool = {job: Counter[Account]() for job in jobs}
     for job, pools in database.read_pools(since, until).items():
         for pool, time in pools.items():
