@@ -34,7 +34,10 @@ def going(notice: NoticeView) -> str:
     if notice.drains:
         by = f"drained by {notice.message or 'an operator'}"
         return f"is {by}" if is_drained(notice) else f"is being {by}, and has to be empty {when}"
-    return f"will be gone {when}, says {notice.source}{' (a drill: the machine stays)' if notice.simulated else ''}"
+    will = (
+        f"will be gone {when}" if notice.overdue_seconds is None else f"was due {duration(notice.overdue_seconds)} ago"
+    )
+    return f"{will}, says {notice.source}{' (a drill: the machine stays)' if notice.simulated else ''}"
 
 
 def has_ended(notice: NoticeView) -> str:

@@ -55,8 +55,8 @@ def _job_row(job: JobView, *, wide: bool, spaces: bool) -> tuple[str, ...]:
     reason = job.reason
     if job.waits_for:
         reason = job.waits_for
-    elif job.shortfall and job.phase == "Running":
-        reason = f"{job.reason} {job.shortfall}"
+    elif job.lacks:
+        reason = f"{job.reason} {job.lacks}"
     elif job.phase == "Suspended" and job.request is None and job.prospects:
         reason = f"{job.prospects[0].what[:1].upper()}{job.prospects[0].what[1:]}."
     named = (space or _NONE, name) if spaces else (name,)
@@ -74,6 +74,8 @@ def _notices(found: Readings[SeenStatus], *, wide: bool) -> Block:
 
 def _notice_row(status: SeenStatus, notice: NoticeView) -> Row:
     left = "unknown" if notice.seconds_left is None else duration(notice.seconds_left)
+    if notice.overdue_seconds is not None:
+        left = f"{duration(notice.overdue_seconds)} ago"
     is_stored = all(notice is not one for one in status.unconfirmed)
     return (
         f"{notice.kind}/{notice.subject}",

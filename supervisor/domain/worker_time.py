@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from supervisor.domain.ledger import HELD, WANTED, Account
 
 _HOUR = 3600.0
+_MINUTE = 60.0
 
 HourlyTime = Mapping[float, Mapping[str, float]]
 """The worker-seconds by account of each hour, which begins at an instant (Unix seconds)."""
@@ -35,8 +36,10 @@ def percent(value: float | None) -> str:
 
 
 def hours(seconds: float) -> str:
-    """Formats worker-seconds as hours."""
-    return f"{seconds / _HOUR:,.1f} h"
+    """Formats worker-seconds as hours, and less than a tenth of an hour in whole minutes or seconds, at least one."""
+    if not 0 < seconds < _HOUR / 10:
+        return f"{seconds / _HOUR:,.1f} h"
+    return f"{seconds / _MINUTE:.0f} min" if seconds >= _MINUTE else f"{max(1, int(seconds))} s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from supervisor.decide.explanation import NOTHING, Missing, prospects
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import NO_RANKS, RankCounts, Ranks, names
 from supervisor.decide.reasons import at_present, gang_sentence
-from supervisor.decide.urgency import deadline_of, is_acted_on
+from supervisor.decide.urgency import deadline_of, is_acted_on, most_urgent
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Acknowledgement, Capability, SupervisedJob
@@ -245,7 +245,7 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
     ranks = NO_RANKS if job.over else status.ranks()
     agreement = _agreement(status, ranks, snapshot.now)
     noticed = [status.noticed[host] for host in status.noticed.keys() & own]
-    lefts = [left for notice in noticed if (left := _left(notice, snapshot)) is not None]
+    first = most_urgent((each for each in noticed if each.state is NoticeState.ACTIVE), snapshot.policy)
     request = observed.request
     return views.JobView(
         job=job.name,
@@ -272,7 +272,8 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
         gang=gang_sentence(spec),
         ignored=list(spec.ignored),
         faults=list(status.faults),
-        seconds_left=min(lefts, default=None),
+        seconds_left=None if first is None else _until(deadline_of(first, snapshot.policy), snapshot.now),
+        overdue_seconds=None if first is None else _overdue(first.deadline, snapshot.now),
         simulated=any(notice.simulated for notice in noticed if notice.state is NoticeState.ACTIVE),
         request=None
         if request is None
@@ -299,6 +300,12 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
 def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapshot: StatusSnapshot) -> views.HostView:
     job, node, notice = status.job, status.node(host), status.noticed.get(host)
     agent, placed = snapshot.agents.get(node), (status.placements or {}).get(host)
+    deadline = announced = ended_at = None
+    if notice is not None and notice.state is NoticeState.ACTIVE:
+        # It is assumed if the source names no time.
+        deadline, announced = deadline_of(notice, snapshot.policy), notice.deadline
+    elif notice is not None and notice.state is NoticeState.GONE:
+        ended_at = notice.ended_at
     return views.HostView(
         host=host,
         node=node,
@@ -307,17 +314,12 @@ def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapsh
         launcher=host == job.spec.launcher_host,
         excluded=host in job.decision.exclusions,
         notice=None if notice is None else notice.id,
-        seconds_left=None if notice is None else _left(notice, snapshot),
+        seconds_left=_until(deadline, snapshot.now),
+        overdue_seconds=_overdue(announced, snapshot.now),
+        gone_seconds=_ago(ended_at, snapshot.now),
         agent=agent is not None and agent.connected,
         stream=host in status.streams,
     )
-
-
-def _left(notice: ReclaimNotice, snapshot: StatusSnapshot) -> float | None:
-    """The seconds until the notice's deadline, which is assumed if the source names no time."""
-    if notice.state is not NoticeState.ACTIVE:
-        return None
-    return max(0.0, deadline_of(notice, snapshot.policy) - snapshot.now)
 
 
 def _agreement(status: JobFactsSnapshot, ranks: Ranks, now: float) -> views.AgreementView | None:
@@ -390,7 +392,8 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot)
         subject=subject.name,
         kind=subject.kind,
         state=notice.state,
-        seconds_left=None if notice.deadline is None else max(0.0, notice.deadline - snapshot.now),
+        seconds_left=_until(notice.deadline, snapshot.now),
+        overdue_seconds=_overdue(notice.deadline, snapshot.now) if notice.state is NoticeState.ACTIVE else None,
         age_seconds=max(0.0, snapshot.now - notice.first_seen),
         ended_seconds=_ago(notice.ended_at, snapshot.now),
         simulated=notice.simulated,
@@ -487,3 +490,7 @@ def _ago(at: float | None, now: float) -> float | None:
 
 def _until(at: float | None, now: float) -> float | None:
     return None if at is None else max(0.0, at - now)
+
+
+def _overdue(at: float | None, now: float) -> float | None:
+    return None if at is None or at >= now else now - at

@@ -69,7 +69,7 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
 
     `pod` is the name of its pod; None for a machine, and where it is unknown. `agent`: its node's agent is connected;
     `stream`: a process on it receives directives. `notice` is its most urgent notice, whose deadline is `seconds_left`
-    away.
+    away, and was `overdue_seconds` ago. `gone_seconds`: how long ago that notice has ended with the host's end.
     """
 
     host: Host
@@ -80,6 +80,8 @@ class HostView(msgspec.Struct, frozen=True, kw_only=True):
     excluded: bool = False
     notice: NoticeId | None = None
     seconds_left: float | None = None
+    overdue_seconds: float | None = None
+    gone_seconds: float | None = None
     agent: bool | None = None
     stream: bool | None = None
 
@@ -118,7 +120,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
     `since_seconds`: how long it has been in its phase; None if the phase began before this supervisor.
 
-    `seconds_left`: the time until the first of its noticed hosts is gone. `simulated`: one of its notices is a drill.
+    `seconds_left`: the time until the first of its noticed hosts is gone; it was due `overdue_seconds` ago.
+    `simulated`: one of its notices is a drill.
     `waits_for` says what a waiting job lacks, `shortfall` why a running one uses fewer hosts than it requested.
     `fixed_hosts`: its run cannot go on without one of its hosts; None if an older supervisor does not say so.
     `gang` says in a sentence which gang has set `min_workers`; it is empty if none has.
@@ -152,6 +155,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     ignored: list[str] = []
     faults: list[str] = []
     seconds_left: float | None = None
+    overdue_seconds: float | None = None
     simulated: bool = False
     request: RequestView | None = None
     acknowledgement: AcknowledgementView | None = None
@@ -168,6 +172,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     host_states: list[HostView] = []
 
     @property
+    def lacks(self) -> str:
+        """The hosts that it waits for, or has no use of in its run, in sentences; empty if it lacks none."""
+        return self.waits_for or self.shortfall
+
+    @property
     def over(self) -> bool:
         """Whether the job has ended for good."""
         return self.phase in ("Finished", "TimedOut")
@@ -177,7 +186,8 @@ class NoticeView(msgspec.Struct, frozen=True, kw_only=True):
     """One notice; `jobs` are the jobs that it concerns while it is active. `simulated`: it is a drill.
 
     `acted_on`: it is active, and its subject must not be used, which a scheduled one comes to and a hint never does.
-    `cancellable`: the cloud can still call it off.
+    `cancellable`: the cloud can still call it off. `overdue_seconds`: how long ago its time was over; None while it is
+    not.
     """
 
     id: NoticeId
@@ -187,6 +197,7 @@ class NoticeView(msgspec.Struct, frozen=True, kw_only=True):
     kind: SubjectKind = SubjectKind.NODE
     state: NoticeState
     seconds_left: float | None = None
+    overdue_seconds: float | None = None
     age_seconds: float | None = None
     ended_seconds: float | None = None
     simulated: bool = False

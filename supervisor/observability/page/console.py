@@ -198,13 +198,14 @@ class Console:
 
     async def drills(self, asked: PageQuestion) -> RenderedPage:
         """The drills of the present and the past, with what each proved."""
-        shown = DrillsContents()
+        shown, at_present = DrillsContents(), None
         with _read() as read:
             since = self.clock.now() - _MONTH_SECONDS
             notices = await self.history(HistoryQuery(source=SIMULATED, since=since, limit=MAX_ENTRIES))
-            found = drills_of(notices)
+            at_present = self.snapshot()  # After the read: what has ended since then goes on for a moment more.
+            found = drills_of(notices, at_present.notices)
             shown = replace(found, drills=[await self._with_jobs(each) for each in found.drills])
-        snapshot = self.snapshot()
+        snapshot = at_present or self.snapshot()
 
         def rendered() -> str:
             now = [each for each in snapshot.notices if each.simulated and each.state is NoticeState.ACTIVE]

@@ -45,6 +45,7 @@ class ReclaimRow:
     subject: str
     source: Source
     seconds_left: float | None
+    overdue_seconds: float | None
     age_seconds: float | None
     jobs: Sequence[JobName]
     message: str
@@ -248,6 +249,7 @@ def _reclaim(notice: NoticeView, plans: Sequence[ReclaimPlan], *, unconfirmed: b
         subject=notice.subject,
         source=notice.source,
         seconds_left=notice.seconds_left,
+        overdue_seconds=notice.overdue_seconds,
         age_seconds=notice.age_seconds,
         jobs=notice.jobs,
         message=notice.message,
@@ -303,7 +305,9 @@ def job_contents(snapshot: JobPageSnapshot) -> JobContents:
 
 
 def host_state(host: HostView) -> str:
-    """Describes how a job uses a host."""
+    """Describes how a job uses a host, and that it is gone: a launcher lists it for a while."""
+    if host.gone_seconds is not None:
+        return "gone, excluded" if host.excluded else "gone"
     parts = [
         *(["launcher"] if host.launcher else []),
         *(["excluded"] if host.excluded else ["worker"] if host.worker else []),

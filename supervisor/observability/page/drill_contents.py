@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from supervisor.domain.ids import JobName
 from supervisor.domain.job import Phase
+from supervisor.domain.notice import ReclaimNotice
 from supervisor.observability.history import NEWLY_EXCLUDED
 from supervisor.observability.page.past import Reclaim, reclaims_of
 from supervisor.observability.views import HistoryEntryView, HistoryView
@@ -47,12 +48,13 @@ class Drill:
     """A drill of the past or the present. Instants are Unix seconds; `ended_at` is None while it goes on.
 
     `jobs` are those that it did something to, None if that cannot be read. With `cut`, so much happened that some may
-    be missing.
+    be missing. `is_lost`: it is over, and no record that can be read has when.
     """
 
     began_at: float
     ended_at: float | None
     subjects: Sequence[str]
+    is_lost: bool = False
     jobs: Sequence[DrilledJob] | None = None
     cut: bool = False
 
@@ -74,10 +76,10 @@ class DrillsContents:
     more: bool = False
 
 
-def drills_of(past: HistoryView) -> DrillsContents:
-    """Returns the drills whose notices these entries are."""
+def drills_of(past: HistoryView, present: Iterable[ReclaimNotice]) -> DrillsContents:
+    """Returns the drills whose notices these entries are; `present` are the notices that the leader has."""
     # One of which the beginning was not read is the last of the page before.
-    notices = [each for each in reclaims_of(past.entries)[::-1] if each.noticed_at is not None]
+    notices = [each for each in reclaims_of(past.entries, present)[::-1] if each.noticed_at is not None]
     found: list[list[Reclaim]] = []
     for notice in sorted(notices, key=lambda each: each.noticed_at or 0.0):
         if found and _began(notice) - _began(found[-1][0]) <= _ONE_DRILL_SECONDS:
@@ -141,6 +143,7 @@ def _drill(notices: Sequence[Reclaim]) -> Drill:
         began_at=_began(notices[0]),
         ended_at=max(known) if len(known) == len(ends) else None,
         subjects=sorted({each.subject for each in notices}),
+        is_lost=any(each.is_lost for each in notices),
     )
 
 
@@ -154,4 +157,6 @@ def proofs(drill: Drill, job: DrilledJob) -> Mapping[str, bool]:
         return {"It went on without the hosts.": True}
     if job.answered is None:
         return {"No rank answered.": False}
+    if drill.is_lost:
+        return {"It answered; whether in time is not known.": True}
     return {"It answered in time." if drill.in_time(job) else "It answered too late.": drill.in_time(job)}

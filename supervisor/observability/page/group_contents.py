@@ -114,7 +114,7 @@ def group_contents(snapshot: StatusSnapshot, wanted: GroupId, past: HistoryView 
         now=snapshot.now,
         group=next(iter(view.groups), None),
         decided=decided,
-        notices=[each for each in reclaims_of(before)[::-1] if each.noticed_at is not None],
+        notices=[each for each in reclaims_of(before, snapshot.notices)[::-1] if each.noticed_at is not None],
         answers=[each for each in following if each.what == _CHECKPOINT],
         entries=following,
         suspended_at=_first(following, {Phase.SUSPENDED, Phase.QUEUED}),

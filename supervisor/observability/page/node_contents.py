@@ -24,8 +24,8 @@ class NodesRow:
     """A node with an agent.
 
     `silent_seconds` is None while the agent is connected. `used_by` are the jobs on it, in no order. `notice` is its
-    most urgent notice, of which `seconds_left` are left; both are None without one, and the latter if the source names
-    no time.
+    most urgent notice, of which `seconds_left` are left, fewer than 0 if its time is over; both are None without one,
+    and the latter if the source names no time.
     """
 
     node: Host
@@ -126,9 +126,7 @@ def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Iterator[Nod
             machine=machine,
             used_by=jobs.get(node, ()),
             notice=notice,
-            seconds_left=None
-            if notice is None or notice.deadline is None
-            else max(0.0, notice.deadline - snapshot.now),
+            seconds_left=None if notice is None or notice.deadline is None else notice.deadline - snapshot.now,
         )
 
 
@@ -165,7 +163,8 @@ class HostOnNode:
 class NodeContents:
     """What the page of one node shows; `agent` is None if it has none. `past` is None if the record cannot be read.
 
-    `state` is that of its row. `reclaims` are the notices that the record has of it, the latest first.
+    `state` is that of its row. `reclaims` are the notices that the record has of it, the latest first. `gone_seconds`:
+    for how long its machine is gone, as its last notice says; None if its agent says otherwise, or nobody knows.
     """
 
     node: Host
@@ -177,6 +176,7 @@ class NodeContents:
     hosts: Sequence[HostOnNode]
     past: HistoryView | None
     reclaims: Sequence[Reclaim]
+    gone_seconds: float | None
 
     @property
     def is_known(self) -> bool:
@@ -210,6 +210,8 @@ def node_contents(snapshot: StatusSnapshot, node: Host, past: HistoryView | None
     )
     shown = next(iter(view.agents), None)
     machine = snapshot.machines.get(node, UNKNOWN_MACHINE if agent is None else agent.machine)
+    is_silent = shown is None or shown.reclaimed
+    ends = [each.ended_seconds for each in view.notices if is_silent and each.state is NoticeState.GONE]
     return NodeContents(
         node=node,
         view=view,
@@ -225,5 +227,6 @@ def node_contents(snapshot: StatusSnapshot, node: Host, past: HistoryView | None
         notices=[*view.unconfirmed, *view.notices],
         hosts=[HostOnNode(job=job, host=host) for job in view.jobs for host in job.host_states],
         past=past,
-        reclaims=[] if past is None else reclaims_of(past.entries),
+        reclaims=[] if past is None else reclaims_of(past.entries, snapshot.notices),
+        gone_seconds=min((each for each in ends if each is not None), default=None),
     )

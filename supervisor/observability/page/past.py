@@ -1,10 +1,10 @@
 """Reads notices from the entries of the record: when each came, and how it ended. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.domain.ledger import HeldOn
-from supervisor.domain.notice import OF_PEOPLE, NoticeState
+from supervisor.domain.notice import OF_PEOPLE, NoticeState, ReclaimNotice
 from supervisor.observability.record.pool_counts import PoolCounts
 from supervisor.observability.views import HistoryEntryView, HistoryView
 
@@ -46,6 +46,7 @@ class Reclaim:
         end: How it ended, a state of a notice; empty if it goes on.
         text: The latest sentence about it.
         drill: Whether it was a drill.
+        is_lost: Whether it goes on no more, and its end is in no record that can be read: another supervisor saw it.
     """
 
     subject: str
@@ -55,6 +56,7 @@ class Reclaim:
     end: str = ""
     text: str
     drill: bool = False
+    is_lost: bool = False
 
     @property
     def of_people(self) -> bool:
@@ -69,8 +71,34 @@ class Reclaim:
         return max(0.0, self.ended_at - self.noticed_at)
 
 
-def reclaims_of(entries: Iterable[HistoryEntryView]) -> Sequence[Reclaim]:
-    """Joins the entries of notices, the earliest first, to reclaims, the latest first."""
+def reclaims_of(entries: Iterable[HistoryEntryView], present: Iterable[ReclaimNotice]) -> Sequence[Reclaim]:
+    """Joins the entries of notices, the earliest first, to reclaims, the latest first.
+
+    `present` are the notices that the leader has. Without a shared database, the record of an earlier leader may have
+    the end of a notice: it does not go on only because this record has no end of it.
+    """
+    latest: dict[tuple[str, str], ReclaimNotice] = {}
+    for notice in sorted(present, key=lambda each: each.first_seen):
+        latest[f"{notice.subject.kind}/{notice.subject.name}", notice.source] = notice
+    found = list[Reclaim]()
+    later = set[tuple[str, str]]()
+    for each in _joined(entries):
+        key = (each.subject, each.source)
+        found.append(each if each.end else _ended(each, None if key in later else latest.get(key)))
+        later.add(key)
+    return found
+
+
+def _ended(reclaim: Reclaim, notice: ReclaimNotice | None) -> Reclaim:
+    """Completes a notice without an end by what the leader has of it, None if that is nothing."""
+    if notice is not None and notice.state is NoticeState.ACTIVE:
+        return reclaim
+    if notice is None or notice.ended_at is None or notice.ended_at < (reclaim.noticed_at or 0.0):
+        return replace(reclaim, is_lost=True)
+    return replace(reclaim, ended_at=notice.ended_at, end=notice.state)
+
+
+def _joined(entries: Iterable[HistoryEntryView]) -> Sequence[Reclaim]:
     found: list[Reclaim] = []
     open_by: dict[tuple[str, str], int] = {}
     for entry in entries:

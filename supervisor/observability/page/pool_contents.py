@@ -17,6 +17,11 @@ from supervisor.observability.views import HistoryView
 
 RECENT_SECONDS = 2 * DAY
 
+_FEW_NOTICES = 10
+"""A rate of fewer notices is rough: of ten, a third more or less is chance."""
+_LEAST_DAYS = 1.0
+"""Days of a worker from which on there is a rate: a notice in the first minute would be a thousand a day."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCount:
@@ -69,10 +74,15 @@ class PoolRow:
 
     @property
     def rate(self) -> float | None:
-        """The notices for each day of a worker; None if that is unknown."""
-        if self.month is None or not self.worker_days:
+        """The notices for each day of a worker; None if that is unknown, or jobs held workers for less than a day."""
+        if self.month is None or self.worker_days is None or self.worker_days < _LEAST_DAYS:
             return None
         return self.month.noticed / self.worker_days
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether the rate is of few notices."""
+        return self.month is not None and self.month.noticed < _FEW_NOTICES
 
 
 def _passes(row: PoolRow, wanted: str) -> bool:
@@ -202,7 +212,11 @@ def pool_contents(snapshot: StatusSnapshot, pool: str, read: RecordRead) -> Pool
     for node in nodes:
         present.add(node)
     (row,) = _rows({pool: present}, replace(read, counts=counted), snapshot.now)
-    latest = [] if notices is None else [each for each in reclaims_of(notices.entries) if not each.of_people]
+    latest = (
+        []
+        if notices is None
+        else [each for each in reclaims_of(notices.entries, snapshot.notices) if not each.of_people]
+    )
     seconds = [each.seconds for each in latest if each.end == NoticeState.GONE and each.seconds is not None]
     return PoolContents(
         now=snapshot.now,

@@ -86,8 +86,15 @@ def span(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
 
 
+_NOW_SECONDS = 5.0
+"""For how long what is due is due now, and not overdue."""
+
+
 def countdown(seconds: float) -> str:
-    return span(seconds) if seconds > 0 else "now"
+    """Formats the time until something is due, or since then, which is negative."""
+    if seconds > 0:
+        return span(seconds)
+    return "now" if seconds > -_NOW_SECONDS else f"was due {span(-seconds)} ago"
 
 
 def text(said: str) -> str:
@@ -108,9 +115,9 @@ def names(values: Sequence[str]) -> str:
 
 
 def why(job: JobView) -> str:
-    """Returns the reason of the phase, followed by the hosts that a waiting or a running job lacks."""
-    if lacks := job.waits_for or (job.shortfall if job.phase is Phase.RUNNING else ""):
-        return f"{job.reason} {lacks}"
+    """Returns the reason of the phase, followed by the hosts that the job lacks."""
+    if job.lacks:
+        return f"{job.reason} {job.lacks}"
     if job.phase is not Phase.SUSPENDED or not job.prospects:
         return job.reason
     return f"{job.reason} Next: {job.prospects[0].what}."

@@ -358,8 +358,25 @@ def test_a_drain_is_told_as_one() -> None:
     assert row.split() == ["node/n1", "drained", "operator", "(drain)", "-", "-", "ann:", "kernel"]
 
 
-def test_a_run_that_is_smaller_than_requested_says_why() -> None:
+def test_a_notice_that_is_past_its_time_says_since_when() -> None:
+    """Its machine is still there, or nobody has seen it go."""
+    late = NoticeView(
+        id=NoticeId("a"),
+        source=Source("aliyun"),
+        subject="n1",
+        state=NoticeState.ACTIVE,
+        seconds_left=0.0,
+        overdue_seconds=720.0,
+    )
+    job = _job(host_states=[_host(1, notice="a", seconds_left=0.0, overdue_seconds=720.0)])
+    assert "w1 on n1 was due 12 min ago, says aliyun." in _said(job, notices=[late])
+    (row,) = (line for line in _lines(_view(notices=[late])) if line.startswith("node/n1"))
+    assert row.split() == ["node/n1", "12", "min", "ago", "aliyun", "-", "-"]
+
+
+@pytest.mark.parametrize("phase", ["Running", "Shrinking"])
+def test_a_run_that_is_smaller_than_requested_says_why(phase: str) -> None:
     short = "3 of 4 requested hosts are in use. w4: noticed by aliyun."
-    job = _job(requested_workers=4, shortfall=short)
+    job = _job(phase=phase, requested_workers=4, shortfall=short)
     assert f"Smaller than requested: {short}" in _said(job)
     assert _lines(_view(job))[1].endswith(f"It runs. {short}")

@@ -3,6 +3,7 @@
 /* Keeps the page up to date, and counts its durations between two updates by the browser's clock. */
 (() => {
   const SILENCE_MS = 15000;
+  const NOW_S = 5;
   const FIRST_PAUSE_MS = 200;
   const MAX_PAUSE_MS = 5000;
   const FULL_PAUSE_MS = 30000;
@@ -30,7 +31,7 @@
     const passed = (performance.now() - updatedAt) / 1000;
     for (const each of content.querySelectorAll("[data-left]")) {
       const left = Number(each.dataset.left) - passed;
-      put(each, left > 0 ? span(left) : "now");
+      put(each, left > 0 ? span(left) : left > -NOW_S ? "now" : `was due ${span(-left)} ago`);
     }
     for (const each of content.querySelectorAll("[data-ago]")) put(each, span(Number(each.dataset.ago) + passed));
     const silent = follows() && performance.now() - updatedAt > SILENCE_MS;

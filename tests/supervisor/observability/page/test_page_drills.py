@@ -1,8 +1,16 @@
 """The page of drills: which are under way, what the past ones proved, and how to hold one."""
 
-from supervisor.observability.page.drill_contents import Drill, drills_of, proofs, with_jobs
+from dataclasses import replace
+
+from supervisor.domain.notice import SIMULATED
+from supervisor.observability.page.drill_contents import Drill, DrillsContents, drills_of, proofs, with_jobs
+from supervisor.observability.page.rendering import PageRenderer
+from supervisor.observability.status_view import StatusPage, status_view
 from supervisor.observability.views import HistoryEntryView, HistoryView
+from tests.supervisor.decide.decide_builders import notice
 from tests.supervisor.observability.page.console_world import links_of, page_of, rows_of, until_seen
+from tests.supervisor.observability.page.page_world import VIEWING
+from tests.supervisor.observability.page.test_page_formatting import seen
 from tests.testkit.serving import Served
 
 
@@ -35,11 +43,32 @@ def test_notices_that_come_together_are_one_drill() -> None:
         _notice(200.0, "n1", "withdrawn"),
         _notice(210.0, "n2", "withdrawn"),
     ]
-    shown = drills_of(HistoryView(since=0.0, entries=entries))
-    assert [(each.began_at, each.ended_at, each.subjects) for each in shown.drills] == [
-        (111.0, None, ["node/n3"]),
-        (100.0, 210.0, ["node/n1", "node/n2"]),
+    shown = drills_of(HistoryView(since=0.0, entries=entries), [replace(notice(3, seen=111.0), source=SIMULATED)])
+    assert [(each.began_at, each.ended_at, each.subjects, each.is_lost) for each in shown.drills] == [
+        (111.0, None, ["node/n3"], False),
+        (100.0, 210.0, ["node/n1", "node/n2"], False),
     ]
+
+
+def test_a_drill_that_an_earlier_supervisor_held_is_not_said_to_go_on() -> None:
+    """Without a shared database its end is in the record of another supervisor."""
+    [drill] = drills_of(HistoryView(since=0.0, entries=[_notice(100.0, "n1")]), []).drills
+    assert (drill.ended_at, drill.is_lost) == (None, True)
+    told = with_jobs(drill, [_job(101.0, "Stopping", "train", "n1", drill=True), _job(105.0, "Checkpoint")])
+    [job] = told.jobs or []
+    assert proofs(told, job) == {"It answered; whether in time is not known.": True}
+    page = PageRenderer().render(
+        "drills.html",
+        root="../",
+        session=VIEWING,
+        view=status_view(seen(), StatusPage()),
+        more_present=0,
+        shown=DrillsContents(drills=[told]),
+        proofs=proofs,
+        unread="",
+    )
+    assert "not known: an earlier supervisor held it" in page
+    assert "not over" not in page
 
 
 _DRILL = Drill(began_at=100.0, ended_at=160.0, subjects=["node/n1"])

@@ -11,6 +11,7 @@ from supervisor.domain.capacity import Machine, PriceClass
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import OPERATOR, SIMULATED, NoticeClass, NoticeState, Subject, SubjectKind
+from supervisor.domain.worker_time import hours
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.groups import DecidedGroup, GroupCause, GroupOutcome
 from supervisor.observability.page import rendering
@@ -77,8 +78,35 @@ def test_a_length_of_time_has_two_units_at_most(seconds: float, text: str) -> No
     assert span(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0.0 h"),
+        (0.4, "1 s"),
+        (59.9, "59 s"),
+        (60.0, "1 min"),
+        (359.0, "6 min"),
+        (360.0, "0.1 h"),
+        (3_600_000.0, "1,000.0 h"),
+    ],
+)
+def test_hours_that_are_few_have_a_finer_unit(seconds: float, text: str) -> None:
+    """So that nothing alone is shown as nothing."""
+    assert hours(seconds) == text
+
+
 def test_what_has_run_out_is_now() -> None:
-    assert (countdown(0.0), countdown(0.4)) == ("now", "0 s")
+    assert (countdown(0.0), countdown(0.4), countdown(-4.9)) == ("now", "0 s", "now")
+
+
+def test_what_is_overdue_says_since_when() -> None:
+    assert (countdown(-5.0), countdown(-720.0)) == ("was due 5 s ago", "was due 12 min 00 s ago")
+    late = page(dataclasses.replace(seen(1), now=T0 + 99.0 + 720.0))
+    assert late.count('<span data-left="-720.0">was due 12 min 00 s ago</span>') == 2  # The reclaim and the job.
+    timeless = dataclasses.replace(notice(1, left=None), notice_class=NoticeClass.SUDDEN)
+    job = dataclasses.replace(seen(1).jobs[0], noticed=noticed(timeless))
+    assumed = page(dataclasses.replace(seen(), notices=(timeless,), jobs=(job,), now=T0 + 90_000.0))
+    assert "was due" not in assumed  # Nobody has said when.
 
 
 def test_long_lists_are_cut() -> None:
@@ -217,6 +245,12 @@ def test_a_suspended_job_says_what_it_waits_for() -> None:
     assert why(replace(job, phase=Phase.RUNNING)) == "Stopped."
 
 
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.SHRINKING])
+def test_a_run_says_which_hosts_it_does_without(phase: Phase) -> None:
+    job = replace(shown().jobs[0], phase=phase, reason="It goes on.", shortfall="3 of 6 requested hosts are in use.")
+    assert why(job) == "It goes on. 3 of 6 requested hosts are in use."
+
+
 def test_a_drill_is_marked() -> None:
     now = seen(1)
     drill = dataclasses.replace(notice(1), source=SIMULATED)
@@ -292,9 +326,9 @@ def test_what_reclaims_cost_is_summed_up() -> None:
     assert text_of(text, "value").endswith(
         "Of the last 2 decisions about reclaims that this supervisor knows of, 1 was a stop. 3 steps were lost in the "
         "stop of which that is known. Jobs were suspended for 30 min 00 s in total. "
-        "Meanwhile they left up to 16.0 GPU hours to others."
+        "Meanwhile they left up to 16.0 h of GPUs to others."
     )
-    assert "GPU hours" not in page(dataclasses.replace(seen(), groups=(stopped,), now=T0 + 3600))
+    assert "of GPUs" not in page(dataclasses.replace(seen(), groups=(stopped,), now=T0 + 3600))
     assert "What reclaims cost" not in page(seen())
     for cause in (GroupCause.DRILL, GroupCause.DRAIN, GroupCause.PERSON, GroupCause.QUEUE, GroupCause.LAUNCHER):
         asked = dataclasses.replace(stopped, cause=cause)

@@ -7,10 +7,13 @@ from urllib.parse import quote, urljoin
 
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName
+from supervisor.domain.job import Acknowledgement, AcknowledgementKind
+from supervisor.observability.groups import DecidedGroup, GroupOutcome
 from supervisor.observability.page.rendering import NAVIGATION, PageRenderer
 from supervisor.observability.status_view import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job
+from tests.supervisor.observability.page.console_world import seen_in
 from tests.supervisor.observability.page.page_world import NODES, VIEWING, PageAnswer, get, viewing
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
@@ -104,6 +107,44 @@ async def test_a_new_supervisor_shows_what_the_record_has(tmp_path: Path) -> Non
         text = (await page_of(served, "train")).seen
         assert "Registered The job became known." in text
         assert "Run 1 began." not in text
+
+
+def test_a_stop_says_how_long_before_the_deadline_it_was_saved() -> None:
+    job = running_job()
+    saved = Acknowledgement(run=1, generation=5, kind=AcknowledgementKind.SAVED, step=41, at=T0 + 48)
+    stopped = DecidedGroup(
+        job=job.name,
+        uid=job.uid,
+        outcome=GroupOutcome.STOPPED,
+        at=T0,
+        run=1,
+        generation=5,
+        reason="",
+        sources=(),
+        subjects=(),
+        noticed_at=T0,
+        deadline=T0 + 60,
+        acknowledgement=saved,
+    )
+    status = JobFactsSnapshot(job=job, noticed={}, placements=None, streams=first(6), since=None)
+    snapshot = StatusSnapshot(
+        now=T0 + 100,
+        policy=POLICY,
+        leader=LeaderView(name="", serving_seconds=1.0),
+        jobs=(status,),
+        notices=(),
+        unconfirmed=(),
+        groups=(stopped, replace(stopped, outcome=GroupOutcome.SHRUNK)),
+        agents={},
+        silent={},
+        refused={},
+    )
+    of_job = JobPageSnapshot(status=snapshot, history=(), stored=(), since=T0)
+    text = seen_in(PageRenderer().job(of_job, "../", session=VIEWING))
+    assert (
+        "Recent decisions: stopped 1 min 40 s ago (checkpoint: saved at step 41, 12 s before the end), "
+        "shrunk 1 min 40 s ago ." in text.replace("ago )", "ago)").replace(" (", " (")
+    )
 
 
 def test_a_cluster_job_shows_its_pods_nodes_and_many_hosts_are_cut() -> None:

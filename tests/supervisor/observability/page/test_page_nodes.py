@@ -16,7 +16,7 @@ from supervisor.observability.page.job_rows import JOBS, jobs_contents
 from supervisor.observability.page.node_contents import NODES, node_contents, node_rows
 from supervisor.observability.page.rendering import PageRenderer
 from supervisor.observability.page.tables import TableForm, listed
-from supervisor.observability.status_view import JobFactsSnapshot, StatusSnapshot
+from supervisor.observability.status_view import JobFactsSnapshot, JobPageSnapshot, StatusSnapshot
 from supervisor.observability.views import LeaderView
 from tests.supervisor.decide.decide_builders import POLICY, T0, first, notice, noticed, running_job, suspended_job
 from tests.supervisor.observability.page.console_world import (
@@ -26,6 +26,7 @@ from tests.supervisor.observability.page.console_world import (
     page_of,
     reclaimed,
     rows_of,
+    seen_in,
     until_seen,
 )
 from tests.supervisor.observability.page.page_world import VIEWING, get
@@ -108,6 +109,33 @@ def test_the_hosts_on_a_node_are_found_by_their_pods_too() -> None:
     assert [(each.job.job, each.host.host) for each in shown.hosts] == [("train", "n1")]
     assert [each.subject for each in shown.notices] == ["team/worker-0"]
     assert shown.pool == "aws/a/p4d"
+
+
+def test_a_host_that_is_gone_is_shown_as_gone() -> None:
+    """Its launcher lists it for a while; the page of its node and that of the job say since when it is gone."""
+    subject = Subject(SubjectKind.NODE, "n2", "uid-n2")
+    gone = replace(notice(2, state=NoticeState.GONE), subject=subject, ended_at=T0 - 50)
+    facts = _facts(noticed={Host("n2"): gone})
+    now = _seen([_agent("n1"), _agent("n2", connected=False)], facts, notices=(gone,))
+    shown = node_contents(now, Host("n2"), None)
+    assert shown.gone_seconds == 60.0
+    text = seen_in(_rendered("node.html", shown=shown, unread=""))
+    assert "Its machine is gone, for 1 min 00 s by now." in text
+    assert "1 host of a job was on it." in text
+    assert "train Running n2 gone" in text
+    of_job = JobPageSnapshot(status=now, history=(), stored=(), since=T0)
+    assert "n2 n2 gone not connected connected gone for 1 min 00 s" in seen_in(
+        PageRenderer().job(of_job, "../", session=VIEWING)
+    )
+    back = _seen([_agent("n1"), replace(_agent("n2"), uid="another")], _facts(), notices=(gone,))
+    assert node_contents(back, Host("n2"), None).gone_seconds is None
+
+
+def test_a_node_whose_agent_has_not_connected_says_since_when() -> None:
+    """It may be silent for longer than this supervisor serves."""
+    shown = node_contents(_seen([], _facts()), Host("n2"), None)
+    text = seen_in(_rendered("node.html", shown=shown, unread=""))
+    assert "No agent of this node has connected since this supervisor began to serve, 1 s ago." in text
 
 
 def test_jobs_are_found_by_namespace_phase_and_order() -> None:

@@ -7,7 +7,8 @@ from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ledger import HeldOn
 from supervisor.observability.page.past import RecordRead
-from supervisor.observability.page.pool_contents import POOLS, PoolCount, pool_contents, pool_rows
+from supervisor.observability.page.pool_contents import POOLS, PoolCount, PoolRow, pool_contents, pool_rows
+from supervisor.observability.page.rendering import PageRenderer
 from supervisor.observability.page.tables import TableForm, listed
 from supervisor.observability.record.pool_counts import DAY, HOUR, PoolDays
 from supervisor.observability.views import HistoryEntryView, HistoryView
@@ -20,6 +21,7 @@ from tests.supervisor.observability.page.console_world import (
     rows_of,
     until_seen,
 )
+from tests.supervisor.observability.page.page_world import VIEWING
 from tests.supervisor.observability.page.test_page_formatting import seen
 from tests.testkit.serving import Served, serving
 
@@ -45,6 +47,26 @@ def test_pools_have_the_notices_of_two_days_and_of_a_month() -> None:
     assert (rows["a/b/c"].rate, rows["x/y/z"].rate) == (2.0, None)
     ordered = listed(list(rows.values()), TableForm.read({"sort": "recent", "order": "down"}, POOLS), POOLS)
     assert [row.pool for row in ordered.rows] == ["a/b/c", "x/y/z"]
+
+
+def test_a_rate_of_few_notices_says_so_and_of_less_than_a_day_there_is_none() -> None:
+    def of(noticed: int, days: float) -> tuple[PoolRow, str]:
+        counts = {(_TODAY, "a/b/c", "noticed"): noticed}
+        held = {HeldOn(cloud="a", zone="b", instance_type="c"): days * DAY}
+        read, now = RecordRead(counts=counts, held=held), replace(seen(), now=_NOW)
+        [row] = pool_rows(now, read)
+        shown = pool_contents(now, "a/b/c", read)
+        return row, PageRenderer().render("pool.html", root="../", session=VIEWING, shown=shown, unread="")
+
+    row, text = of(2, 4.0)
+    assert (row.rate, row.is_rough) == (0.5, True)
+    assert "one notice for each 2.0 days of a worker; of so few notices, it is a rough figure." in text
+    row, text = of(10, 4.0)
+    assert (row.rate, row.is_rough, "rough" in text) == (2.5, False, False)
+    row, text = of(1, 0.9)
+    assert (row.rate, "too little for a rate" in text) == (None, True)
+    row, text = of(0, 4.0)
+    assert (row.rate, "No notice came in 4.0 days of a worker." in text) == (0.0, True)
 
 
 def test_the_chart_has_thirty_days_and_the_highest_is_the_most() -> None:
