@@ -59,10 +59,12 @@ class PageEndpoints:
     actions: ActionEndpoints
     refusals: Refusals
     clock: Clock
+    bulkhead: Bulkhead
 
     async def run(self) -> None:
         """Root task: renders for viewers, once the templates of all pages are compiled."""
-        await self.renderer.compile()
+        with self.bulkhead.guard("page", retried=False):
+            await self.renderer.compile()
         await self.viewers.run()
 
     def routes(self) -> list[web.RouteDef]:
@@ -257,4 +259,5 @@ def status_page(  # noqa: PLR0913 - its dependencies
         ),
         refusals=refusals,
         clock=clock,
+        bulkhead=bulkhead,
     )

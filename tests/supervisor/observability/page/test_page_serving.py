@@ -2,14 +2,15 @@
 
 import asyncio
 import re
+import threading
 from pathlib import Path
 
 import pytest
 
 from supervisor.observability.page import endpoints, rendering
+from supervisor.observability.page.contents import PageContents, overview
 from supervisor.observability.page.rendering import NAVIGATION
-from supervisor.observability.status_view import StatusSnapshot, status_view
-from supervisor.observability.views import StatusView
+from supervisor.observability.status_view import StatusSnapshot
 from tests.supervisor.observability.page.page_world import NODES, get, stream, viewing
 from tests.testkit.serving import PeerRefusal, Served, serving
 from tests.testkit.waiting import PATIENCE, until
@@ -93,15 +94,29 @@ async def test_the_figures_are_said_again_though_nothing_changes(served: Served)
 async def test_everybody_gets_the_same_rendering(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     renderings: list[StatusSnapshot] = []
 
-    def counted(snapshot: StatusSnapshot) -> StatusView:
+    def counted(snapshot: StatusSnapshot) -> PageContents:
         renderings.append(snapshot)
-        return status_view(snapshot)
+        return overview(snapshot)
 
-    monkeypatch.setattr(rendering, "status_view", counted)
+    monkeypatch.setattr(rendering, "overview", counted)
     streams = [await stream(served.peers, served.peers.tokens.viewer()) for _ in range(20)]
     lines = [await each.line() for each in streams]
     assert all(line["type"] == "page" for line in lines)
     assert 1 <= len(renderings) <= 3
+
+
+async def test_it_is_rendered_beside_the_loop(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be thousands of nodes, and decisions must not wait for a viewer."""
+    threads = list[threading.Thread]()
+
+    def noted(snapshot: StatusSnapshot) -> PageContents:
+        threads.append(threading.current_thread())
+        return overview(snapshot)
+
+    monkeypatch.setattr(rendering, "overview", noted)
+    assert (await viewing(served)).status == 200
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_no_more_than_so_many_look_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,10 +151,10 @@ async def test_a_page_that_cannot_be_rendered_harms_nothing(served: Served, monk
     await looking.line()
     with monkeypatch.context() as broken:
 
-        def fail(_snapshot: StatusSnapshot) -> StatusView:
+        def fail(_snapshot: StatusSnapshot) -> PageContents:
             raise RuntimeError("no paper")
 
-        broken.setattr(rendering, "status_view", fail)
+        broken.setattr(rendering, "overview", fail)
         assert (await viewing(served)).status == 500
         while (await looking.line())["type"] != "failed":
             pass
