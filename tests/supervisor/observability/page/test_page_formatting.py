@@ -259,6 +259,16 @@ def test_a_drill_is_marked() -> None:
     assert html.count('<span class="mark warn">drill</span>') == 2
 
 
+def test_a_phase_that_began_before_the_supervisor_has_lasted_at_least_as_long() -> None:
+    leader = LeaderView(name="", serving_seconds=180.0)
+    now = dataclasses.replace(seen(), leader=leader)
+    assert '>at least <span data-ago="180.0">3 min 00 s</span></td>' in page(now)
+    job = dataclasses.replace(now.jobs[0], since=T0 - 5)
+    assert "at least" not in page(dataclasses.replace(now, jobs=(job,)))
+    of_job = PageRenderer().job(JobPageSnapshot(status=now, history=(), stored=(), since=T0), "../", session=VIEWING)
+    assert 'in this phase for at least <span data-ago="180.0">' in of_job
+
+
 def test_what_is_not_durable_yet_is_marked() -> None:
     now = dataclasses.replace(seen(), unconfirmed=(notice(2),))
     assert "not durable yet" in PageRenderer().page(now, session=VIEWING)
