@@ -1,6 +1,6 @@
 """Selects what the pages of nodes show: all nodes with an agent, and one node. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from supervisor.decide.grant import pool_of
@@ -112,11 +112,12 @@ NODES: TableLayout[NodesRow] = TableLayout(
 def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Iterator[NodesRow]:
     """Yields the nodes with an agent, all or those of one capacity pool."""
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
-    jobs, notices = jobs_by_node(snapshot), _noticed(snapshot)
-    for node, agent in snapshot.agents.items():
-        machine = snapshot.machines.get(node, agent.machine)
-        if pool is not None and pool_name(machine) != pool:
-            continue
+    machines = {node: snapshot.machines.get(node, agent.machine) for node, agent in snapshot.agents.items()}
+    if pool is not None:
+        machines = {node: machine for node, machine in machines.items() if pool_name(machine) == pool}
+    jobs, notices = _jobs_by_node(snapshot, machines), _noticed(snapshot)
+    for node, machine in machines.items():
+        agent = snapshot.agents[node]
         notice = notices.get(node)
         heard = snapshot.heard.get(node, snapshot.silent.get(node))
         yield NodesRow(
@@ -130,12 +131,17 @@ def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Iterator[Nod
         )
 
 
-def jobs_by_node(snapshot: StatusSnapshot) -> Mapping[Host, set[JobName]]:
-    """Returns the jobs with a host on each node."""
-    found: dict[Host, set[JobName]] = {}
+def _jobs_by_node(snapshot: StatusSnapshot, nodes: Container[Host]) -> Mapping[Host, Sequence[JobName]]:
+    """Returns the jobs with a host on each of these nodes."""
+    found: dict[Host, tuple[JobName, ...]] = {}
     for status in snapshot.jobs:
+        name = status.job.name
         for host in status.job.own_hosts:
-            found.setdefault(status.node(host), set()).add(status.job.name)
+            node = status.node(host)
+            if node in nodes:
+                known = found.get(node, ())
+                if name not in known:  # Two of its hosts may be on one node.
+                    found[node] = (*known, name)
     return found
 
 

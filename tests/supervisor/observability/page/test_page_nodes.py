@@ -82,6 +82,12 @@ def test_nodes_are_found_by_state_words_and_order() -> None:
     assert _listed(seen, words="P4D train", sort="node", order="down") == ["n2", "n1"]
 
 
+def test_a_node_of_two_jobs_and_two_hosts_has_each_job_once() -> None:
+    placed = {Host(f"n{number}"): Placement(f"uid-{number}", Host("gpu-1")) for number in range(1, 7)}
+    seen = _seen([_agent("gpu-1"), _agent("gpu-2")], _facts("b", placements=placed), _facts("a", placements=placed))
+    assert {row.node: row.jobs for row in node_rows(seen)} == {"gpu-1": ["a", "b"], "gpu-2": []}
+
+
 def test_ten_thousand_nodes_are_listed_within_bounds() -> None:
     """The page has a hundred of them, whatever is asked."""
     agents = [_agent(f"node-{number:05}") for number in range(10_000)]
