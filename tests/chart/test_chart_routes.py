@@ -115,5 +115,6 @@ def _served() -> set[str]:
         comparisons=unused,
         refusals=unused,
         clock=unused,
+        bulkhead=unused,
     )
     return {route.path for route in page.routes()}
