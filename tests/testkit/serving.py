@@ -74,7 +74,7 @@ def durable(job: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in job.items()
-        if name not in ("age_seconds", "since_seconds", "seconds_left", "host_states")
+        if name not in ("age_seconds", "since_seconds", "seconds_left", "overdue_seconds", "host_states")
     }
 
 
