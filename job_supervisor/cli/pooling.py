@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from job_supervisor.cli.output import Block, Table
+from supervisor.domain.capacity import MachinePool, PriceClass
 from supervisor.domain.ledger import HELD, Account
 from supervisor.domain.worker_time import WorkerTime, hours, percent, share
 from supervisor.observability.views import LedgerJobView
@@ -19,8 +20,9 @@ _UNKNOWN = (
     "supervisor counted, or it was too much to be kept."
 )
 
-_Key = tuple[str, str, str, str]
-_NOTHING_KNOWN: _Key = ("", "", "", "unknown")
+_Key = tuple[MachinePool, str]
+"""A pool without its price class, and the class as the supervisor has written it, which may be of a later version."""
+_NOTHING_KNOWN: _Key = (MachinePool(), PriceClass.UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -55,7 +57,8 @@ def pooled(jobs: Sequence[LedgerJobView]) -> Mapping[_Key, HeldInPool]:
         for pool in job.pools:
             seconds = {account: pool.worker_seconds.get(account, 0.0) for account in HELD}
             left = {account: left[account] - spent for account, spent in seconds.items()}
-            key = (pool.cloud, pool.zone, pool.instance_type, pool.price_class)
+            named = MachinePool(cloud=pool.cloud, zone=pool.zone, instance_type=pool.instance_type)
+            key = (named, pool.price_class)
             found.setdefault(key, HeldInPool()).add(seconds, pool.went, pool.noticed)
         rest = {account: spent for account, spent in left.items() if spent >= _NOTICEABLE_SECONDS}
         if rest:
@@ -67,14 +70,14 @@ def for_people(pools: Mapping[_Key, HeldInPool], limit: int) -> list[Block]:
     """Returns a table of the largest pools and the sum of all, and what it does not say."""
     keys, total = list(pools), _sum(pools.values())
     shown = [account for account in HELD if account is Account.TRAINING or total.seconds.get(account, 0.0) > 0]
-    rows = [_row(_name(key), _CLASSES.get(key[3], key[3]), pools[key], shown) for key in keys[:limit]]
+    rows = [_row(MachinePool.label_of(pool), _CLASSES.get(of, of), pools[pool, of], shown) for pool, of in keys[:limit]]
     if rest := keys[limit:]:
         rows.append(_row(f"{len(rest)} more", "", _sum([pools[key] for key in rest]), shown))
     if len(keys) > 1:
         rows.append(_row("all", "", total, shown))
     heads = ("POOL", "CLASS", "HELD", "WENT", "WITH NOTICE", *(account.upper() for account in shown))
     told: list[Block] = [Table(heads, rows), "", _IN_NO_POOL]
-    unknown = sum(held.held for key, held in pools.items() if not all(key[:3]))
+    unknown = sum(held.held for (pool, _), held in pools.items() if not pool.name)
     if unknown >= _NOTICEABLE_SECONDS:
         told.append(_UNKNOWN.format(held=hours(unknown)))
     return told
@@ -84,15 +87,15 @@ def for_programs(pools: Mapping[_Key, HeldInPool]) -> object:
     """Returns the same for programs; unknown parts of a pool are empty."""
     return [
         {
-            "cloud": cloud,
-            "zone": zone,
-            "instance_type": instance_type,
+            "cloud": pool.cloud,
+            "zone": pool.zone,
+            "instance_type": pool.instance_type,
             "price_class": price_class,
             "worker_seconds": {account: held.seconds.get(account, 0.0) for account in HELD},
             "went": held.went,
             "went_with_notice": held.noticed,
         }
-        for (cloud, zone, instance_type, price_class), held in pools.items()
+        for (pool, price_class), held in pools.items()
     ]
 
 
@@ -104,10 +107,6 @@ def _sum(pools: Iterable[HeldInPool]) -> HeldInPool:
     for held in pools:
         total.add(held.seconds, held.went, held.noticed)
     return total
-
-
-def _name(key: _Key) -> str:
-    return "/".join(part or "?" for part in key[:3]) if any(key[:3]) else "unknown"
 
 
 def _row(name: str, price_class: str, held: HeldInPool, shown: Sequence[Account]) -> tuple[str, ...]:

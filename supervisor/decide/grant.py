@@ -60,9 +60,6 @@ def most_workers(spec: Spec) -> int:
 
 Rank = tuple[int, bool, bool, bool, float, Host]
 
-CapacityPool = tuple[str, str, str]
-"""Cloud, zone and instance type."""
-
 _BY_PRICE = {PriceClass.ON_DEMAND: 0, PriceClass.UNKNOWN: 1, PriceClass.SPOT: 2}
 
 
@@ -91,15 +88,18 @@ class Ranking:
         return sorted(hosts, key=self._rank)
 
     @cached_property
-    def _reclaimed_pools(self) -> frozenset[CapacityPool]:
-        """The pools with a machine whose notice is acted on. A person's notice proves nothing about a pool."""
+    def _reclaimed_pools(self) -> frozenset[str]:
+        """The names of the pools with a machine whose notice is acted on.
+
+        A person's notice proves nothing about a pool.
+        """
         # Only where there is a choice: 2,500 notices would otherwise be looked at in every pass.
-        affected = (
-            pool_of(self.machine(host))
+        affected = {
+            self.machine(host).pool_name
             for host, notice in self.noticed.items()
             if notice.state is NoticeState.ACTIVE and notice.source not in OF_PEOPLE
-        )
-        return frozenset(pool for pool in affected if pool is not None)
+        }
+        return frozenset(affected - {""})
 
     def _rank(self, host: Host) -> Rank:
         machine, ahead = self.machine(host), self.ahead.get(host, ())
@@ -107,18 +107,11 @@ class Ranking:
             _BY_PRICE[machine.price_class],
             machine.protected_until is None or machine.protected_until <= self.now,
             any(notice.notice_class is NoticeClass.HINT for notice in ahead),
-            pool_of(machine) in self._reclaimed_pools,
+            bool(self._reclaimed_pools) and machine.pool_name in self._reclaimed_pools,
             # When the subject of a scheduled notice goes; a hint names no time.
             -min((notice.deadline for notice in ahead if notice.deadline is not None), default=math.inf),
             host,
         )
-
-
-def pool_of(machine: Machine) -> CapacityPool | None:
-    """The pool of a machine; None unless its zone and instance type are known."""
-    if not machine.zone or not machine.instance_type:
-        return None
-    return machine.cloud, machine.zone, machine.instance_type
 
 
 BY_NAME = Ranking()

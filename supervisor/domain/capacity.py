@@ -6,7 +6,7 @@ They hold as much of the scheduler as this supervisor models.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import Protocol, Self
 
 from supervisor.domain.ids import Host, Instant
 
@@ -166,8 +166,31 @@ class Machine:
             protected_until=other.protected_until if self.protected_until is None else self.protected_until,
         )
 
+    @property
+    def pool_name(self) -> str:
+        """The name of its pool; empty if it has none."""
+        return MachinePool.name_of(self)
+
 
 UNKNOWN_MACHINE = Machine()
+
+_UNKNOWN_PART = "?"
+
+
+class HasPool(Protocol):
+    """Belongs to a pool. What is unknown is empty."""
+
+    @property
+    def cloud(self) -> str:
+        """The cloud."""
+
+    @property
+    def zone(self) -> str:
+        """The zone of the cloud."""
+
+    @property
+    def instance_type(self) -> str:
+        """The type of machine, as the cloud calls it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,16 +205,43 @@ class MachinePool:
     instance_type: str = ""
     price_class: PriceClass = PriceClass.UNKNOWN
 
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """Reads a `name`. A cloud that is left out, as in `/ZONE/TYPE`, is unknown.
+
+        Raises:
+            ValueError: It is no name of a pool.
+        """
+        cloud, zone, instance_type = name.split("/")
+        found = cls(cloud="" if cloud == _UNKNOWN_PART else cloud, zone=zone, instance_type=instance_type)
+        if not found.name or _UNKNOWN_PART in (zone, instance_type):
+            raise ValueError(f"the zone or the type of {name!r} is unknown")
+        return found
+
+    @staticmethod
+    def name_of(which: HasPool) -> str:
+        """Returns the name of a pool without its price class, `CLOUD/ZONE/TYPE`, in which an unknown cloud is a `?`.
+
+        It is empty unless zone and type are known: less than both says nothing of what is reclaimed together.
+        """
+        return MachinePool.label_of(which) if which.zone and which.instance_type else ""
+
+    @staticmethod
+    def label_of(which: HasPool) -> str:
+        """Returns what is shown of a pool: its name with a `?` for each unknown part; `unknown` if every part is."""
+        parts = (which.cloud or _UNKNOWN_PART, which.zone or _UNKNOWN_PART, which.instance_type or _UNKNOWN_PART)
+        return "unknown" if parts == (_UNKNOWN_PART,) * 3 else "/".join(parts)
+
     @property
     def name(self) -> str:
-        """Its name without the price class, `CLOUD/ZONE/TYPE`; empty if a part is unknown."""
-        parts = (self.cloud, self.zone, self.instance_type)
-        return "/".join(parts) if all(parts) else ""
+        """See `name_of`."""
+        return self.name_of(self)
 
     @property
     def is_known(self) -> bool:
         """Whether all of it is known."""
-        return bool(self.name) and self.price_class is not PriceClass.UNKNOWN
+        parts_known = bool(self.cloud and self.zone and self.instance_type)
+        return parts_known and self.price_class is not PriceClass.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

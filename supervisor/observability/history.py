@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from supervisor.decide.grant import pool_of
 from supervisor.decide.reasons import DRILL, outcome
 from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
 from supervisor.domain.ids import Host, JobName
@@ -41,7 +40,7 @@ class HistoryEntry:
         text: Why, in sentences.
         run: The run of a job; 0 for other subjects.
         concerns: Other subjects that it concerns: those of the notices about a job's hosts when it was decided, and
-            `pool/CLOUD/ZONE/TYPE`, the capacity pool of each node with a notice, where it is known.
+            `pool/CLOUD/ZONE/TYPE`, the capacity pool of each node with a notice, where it has a name.
         source: The source of a notice; empty for other subjects.
     """
 
@@ -220,8 +219,8 @@ def _subject(notice: ReclaimNotice) -> str:
 def _pools(notice: ReclaimNotice, machine: Callable[[Host], Machine]) -> tuple[str, ...]:
     """The capacity pool of a node with a notice, as a subject; none if it is unknown, and none of a pod."""
     is_node = notice.subject.kind is SubjectKind.NODE
-    pool = pool_of(machine(Host(notice.subject.name))) if is_node else None
-    return () if pool is None else (f"pool/{'/'.join(pool)}",)
+    pool = machine(Host(notice.subject.name)).pool_name if is_node else ""
+    return (f"pool/{pool}",) if pool else ()
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ MAX_STAYS = 20_000
 """Stays of hosts in one answer, and spans. They take about 2 MB."""
 
 _JOB = "job/"
-_BY_POOL = "pool"
+_POOL = "pool"
 _QUERY = frozenset({*SUBJECT_KINDS, "source", "since", "until", "drills", "before", "limit"})
 
 
@@ -315,8 +315,8 @@ class StatusEndpoint:
         """Answers with the worker-seconds of all jobs between two instants, which the query names."""
         await require_principal(Viewer, request, self.authenticate)
         since, until = _past(request.query, ["since", "until", "by"], self.reader.live.now())
-        if request.query.get("by", _BY_POOL) != _BY_POOL:
-            raise MalformedError(f"`by` must be `{_BY_POOL}`")
+        if request.query.get("by", _POOL) != _POOL:
+            raise MalformedError(f"`by` must be `{_POOL}`")
         with _readable("ledger"):
             view = await self.reader.spent(since, until, by_pool="by" in request.query)
         return web.json_response(body=msgspec.json.encode(view))
@@ -369,14 +369,10 @@ def _readable(what: str) -> Iterator[None]:
 
 
 def _named_pool(text: str) -> MachinePool:
-    """Reads `CLOUD/ZONE/TYPE`."""
-    parts = text.split("/")
-    if len(parts) != len(_POOL_PARTS) or not all(parts):
-        raise MalformedError("`pool` must be CLOUD/ZONE/TYPE")
-    return MachinePool(**dict(zip(_POOL_PARTS, parts, strict=True)))  # type: ignore[arg-type]
-
-
-_POOL_PARTS = ("cloud", "zone", "instance_type")
+    try:
+        return MachinePool.named(text)
+    except ValueError as error:
+        raise MalformedError("`pool` must be CLOUD/ZONE/TYPE") from error
 
 
 def _refuse_unknown(given: Mapping[str, str], known: Collection[str]) -> None:
@@ -401,6 +397,8 @@ def _past(given: Mapping[str, str], known: Collection[str], now: float) -> tuple
 
 def _history_query(given: Mapping[str, str]) -> HistoryQuery:
     _refuse_unknown(given, _QUERY)
+    if _POOL in given:
+        given = {**given, _POOL: _named_pool(given[_POOL]).name}
     subjects = [f"{kind}/{given[kind]}" for kind in SUBJECT_KINDS if kind in given]
     if len(subjects) > 1:
         raise MalformedError("`job`, `node`, `pod` and `pool` exclude each other")

@@ -25,7 +25,7 @@ from supervisor.observability.page.drill_contents import (
 from supervisor.observability.page.group_contents import GroupContents, GroupId, group_contents
 from supervisor.observability.page.history_form import MAX_LETTERS
 from supervisor.observability.page.job_rows import JOBS, jobs_contents
-from supervisor.observability.page.node_contents import NODES, NodeContents, node_contents, node_rows, pool_of_path
+from supervisor.observability.page.node_contents import NODES, NodeContents, node_contents, node_rows
 from supervisor.observability.page.past import RecordRead
 from supervisor.observability.page.pool_contents import POOLS, PoolContents, pool_contents, pool_rows
 from supervisor.observability.page.rendering import PageRenderer
@@ -166,7 +166,7 @@ class Console:
 
     async def pool(self, asked: PageQuestion) -> RenderedPage:
         """One capacity pool: its nodes now, and its reclaims of the last 30 days."""
-        pool = pool_of_path(_name(asked, "pool"))
+        pool = _name(asked, "pool")
         with _read() as read:
             await self._read_pools(read)
             of_pool = self._since_a_month(f"pool/{pool}")

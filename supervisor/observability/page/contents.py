@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from supervisor.domain.capacity import UNKNOWN_MACHINE
+from supervisor.domain.capacity import UNKNOWN_MACHINE, MachinePool
 from supervisor.domain.ids import Host, JobName, Source, namespace
 from supervisor.domain.job import AcknowledgementKind, Phase
 from supervisor.domain.notice import NoticeClass, NoticeState, SubjectKind
@@ -82,6 +82,11 @@ class MachineKind:
     zone: str
     instance_type: str
     price_class: str
+
+    @property
+    def pool(self) -> str:
+        """The name of its capacity pool; empty if it has none."""
+        return MachinePool.name_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,8 @@
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from supervisor.decide.grant import pool_of
 from supervisor.decide.urgency import deadline_of
-from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, MachinePool
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.notice import NoticeState, ReclaimNotice, SubjectKind
 from supervisor.ingest.agent_registry import reclaimed
@@ -43,26 +42,8 @@ class NodesRow:
 
     @property
     def pool(self) -> str:
-        """The node's capacity pool; empty if it is unknown."""
-        return pool_name(self.machine)
-
-
-def pool_name(machine: Machine) -> str:
-    """The name of a machine's capacity pool, `CLOUD/ZONE/TYPE`; empty if it is unknown."""
-    return "/".join(pool_of(machine) or ())
-
-
-_NO_CLOUD = "-/"
-
-
-def pool_path(pool: str) -> str:
-    """Writes a pool for a path of an address. An unknown cloud is a dash: proxies make one of two slashes."""
-    return f"-{pool}" if pool.startswith("/") else pool
-
-
-def pool_of_path(path: str) -> str:
-    """Reads the result of `pool_path`."""
-    return path[1:] if path.startswith(_NO_CLOUD) else path
+        """The name of the node's capacity pool; empty if it has none."""
+        return self.machine.pool_name
 
 
 def _passes(row: NodesRow, wanted: str) -> bool:
@@ -98,9 +79,7 @@ NODES: TableLayout[NodesRow] = TableLayout(
     words=lambda row: " ".join(
         (
             row.node,
-            row.machine.cloud,
-            row.machine.zone,
-            row.machine.instance_type,
+            MachinePool.label_of(row.machine),
             row.machine.price_class,
             *row.used_by,
             "" if row.notice is None else row.notice.source,
@@ -114,7 +93,7 @@ def node_rows(snapshot: StatusSnapshot, pool: str | None = None) -> Iterator[Nod
     gone = reclaimed(snapshot.notices, snapshot.agents, snapshot.silent.get)
     machines = {node: snapshot.machines.get(node, agent.machine) for node, agent in snapshot.agents.items()}
     if pool is not None:
-        machines = {node: machine for node, machine in machines.items() if pool_name(machine) == pool}
+        machines = {node: machine for node, machine in machines.items() if machine.pool_name == pool}
     jobs, notices = _jobs_by_node(snapshot, machines), _noticed(snapshot)
     for node, machine in machines.items():
         agent = snapshot.agents[node]
@@ -229,7 +208,7 @@ def node_contents(snapshot: StatusSnapshot, node: Host, past: HistoryView | None
         else RECLAIMED
         if shown.reclaimed
         else SILENT,
-        pool=pool_name(machine),
+        pool=machine.pool_name,
         notices=[*view.unconfirmed, *view.notices],
         hosts=[HostOnNode(job=job, host=host) for job in view.jobs for host in job.host_states],
         past=past,

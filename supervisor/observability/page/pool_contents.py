@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
-from supervisor.domain.capacity import PriceClass
+from supervisor.domain.capacity import MachinePool, PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import HeldOn
 from supervisor.domain.notice import NoticeState
@@ -142,8 +142,7 @@ def worker_days(held: Mapping[HeldOn, float]) -> Mapping[str, float]:
     """Returns for how many days of one worker jobs have held hosts in each pool, from worker-seconds."""
     found: dict[str, float] = {}
     for on, seconds in held.items():
-        if on.zone and on.instance_type:
-            pool = f"{on.cloud}/{on.zone}/{on.instance_type}"
+        if pool := MachinePool.name_of(on):
             found[pool] = found.get(pool, 0.0) + seconds / DAY
     return found
 

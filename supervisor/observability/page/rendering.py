@@ -23,7 +23,6 @@ from supervisor.observability.page.comparisons import PageComparison
 from supervisor.observability.page.contents import host_state, job_contents, overview
 from supervisor.observability.page.dashboards import Dashboards
 from supervisor.observability.page.history_form import KINDS, SPANS, HistoryForm
-from supervisor.observability.page.node_contents import pool_path
 from supervisor.observability.page.report_contents import PARTS, SpentTime, report_contents
 from supervisor.observability.page.report_form import SPANS as REPORT_SPANS
 from supervisor.observability.page.report_form import ReportForm
@@ -214,7 +213,6 @@ class PageRenderer:
             comparison_contents,
             hours,
             percent,
-            pool_path,
         )
         self._templates.filters.update({each.__name__: each for each in filters})
         self._templates.filters.update(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import HELD, WANTED, Account
 from supervisor.domain.stays import HostStay
@@ -105,9 +106,8 @@ class MachineRow:
 
     @property
     def pool(self) -> str:
-        """The name of its capacity pool, empty if a part is unknown."""
-        parts = (self.cloud, self.zone, self.instance_type)
-        return "/".join(parts) if all(parts) else ""
+        """The name of its capacity pool; empty if it has none."""
+        return MachinePool.name_of(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,11 @@ def test_gpus_that_are_not_known_of_some_workers_make_no_sum() -> None:
     ]
 
 
+def test_a_machine_of_an_unknown_cloud_has_a_pool() -> None:
+    shown = _shown(_job("a", HeldView(zone="z", instance_type="t", worker_seconds=HOUR)))
+    assert [row.pool for row in shown.machines] == ["?/z/t"]
+
+
 @pytest.mark.parametrize(("counted", "uncounted"), [(DAY, None), (DAY - 60.0, None), (DAY - 61.0, 61.0)])
 def test_a_time_that_nobody_has_counted_is_said(counted: float, uncounted: float | None) -> None:
     assert _shown(counted=counted).uncounted == uncounted
