@@ -26,6 +26,7 @@ SUPERVISOR_OWNED = frozenset(
         "metrics_address",
         "namespace",
         "notifications_file",
+        "prices_file",
         "pod_name",
         "record_url_file",
         "probe_address",

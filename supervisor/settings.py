@@ -220,6 +220,13 @@ class Settings(Policy):
             "https://grafana.example.com/: the status page links to them, with the job. Empty: no links.",
         ),
     ] = ""
+    prices_file: Annotated[
+        Path | None,
+        Meta(
+            description="YAML or JSON file with prices of machines, see docs/guide/report.md. With METRICS_ADDRESS:"
+            " metrics say what jobs' machines cost, and would have cost on demand. Empty: no costs."
+        ),
+    ] = None
     notifications_file: Annotated[
         Path | None,
         Meta(

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders.dashboard import QueryVariable
 
 from charts.dashboards.frame import DashboardPage, Panel, Section, label_variable
 from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows
-from charts.dashboards.queries import each, each_quantile, rate, said, time_share, total
+from charts.dashboards.queries import POOL, POOL_LEGEND, each, each_quantile, rate, said, time_share, total
 
 _JOBS = "job_supervisor_jobs"
 _HELD = ("running", "leaving", "joining", "stopping", "starting")
@@ -15,13 +15,25 @@ _WITH_HOSTS = "Running|Shrinking|Stopping"
 _MARGIN = "job_supervisor_acknowledgement_margin_seconds"
 _CHECKPOINT = "job_supervisor_acknowledgement_seconds"
 _SUSPENDED = "job_supervisor_suspended_seconds"
+_COST = "job_supervisor_pool_cost_total"
+_ON_DEMAND = "job_supervisor_pool_on_demand_cost_total"
 _GPU = "job_supervisor_released_gpu_seconds_total"
 _WORKER = "job_supervisor_released_worker_seconds_total"
 
 
 def page() -> DashboardPage:
-    about = "Jobs by phase, suspensions and released resources, and the time margin of checkpoints."
-    sections = (_now(), _hours(), _value(), _phases(), _named(), _checkpoints(), _agreements(), _suspensions())
+    about = "Jobs by phase, suspensions and released resources, costs, and the time margin of checkpoints."
+    sections = (
+        _now(),
+        _hours(),
+        _money(),
+        _value(),
+        _phases(),
+        _named(),
+        _checkpoints(),
+        _agreements(),
+        _suspensions(),
+    )
     return DashboardPage("jobs", "Elastic jobs: jobs", about, sections, _variables())
 
 
@@ -103,6 +115,43 @@ def _hours() -> Section:
                 Query(said(_seconds("training", told=True, without=True), ["account"]), "{{account}}, in a run"),
                 Query(said(_seconds("running", without=True), ["account"]), "{{account}}"),
                 width=24,
+            ),
+        ),
+    )
+
+
+def _money() -> Section:
+    cost, on_demand = total(_COST, ["currency"]), total(_ON_DEMAND, ["currency"])
+    of_table = "By the table of prices; hours without both prices are in no sum."
+    return Section(
+        "What workers cost, in the selected time range",
+        (
+            number(PanelText("Cost", of_table), Query(cost, "{{currency}}"), width=6).no_value("no prices"),
+            number(
+                PanelText("Cost on demand", f"What the same hours would have cost on demand. {of_table}"),
+                Query(on_demand, "{{currency}}"),
+                width=6,
+            ).no_value("no prices"),
+            number(
+                PanelText("Saved", "Share of the cost on demand that was not paid.", "percentunit"),
+                Query(f"1 - {cost} / ({on_demand} > 0)", "{{currency}}"),
+                width=6,
+            ).no_value("no prices"),
+            number(
+                PanelText("Worker hours without a price", "Held hours that are in no cost.", "h"),
+                Query(f"{total('job_supervisor_pool_unpriced_worker_seconds_total')} / 3600", ""),
+                width=6,
+            ),
+            areas(
+                PanelText("Cost of an hour by pool", "What is held now costs so much in an hour."),
+                Query(f"3600 * {rate(_COST, [*POOL, 'currency'])}", f"{POOL_LEGEND}, {{{{currency}}}}"),
+            ),
+            areas(
+                PanelText("Saved in an hour by pool", "Cost on demand of what is held now, less its cost."),
+                Query(
+                    f"3600 * ({rate(_ON_DEMAND, [*POOL, 'currency'])} - {rate(_COST, [*POOL, 'currency'])})",
+                    f"{POOL_LEGEND}, {{{{currency}}}}",
+                ),
             ),
         ),
     )

@@ -8,6 +8,11 @@ its whole value.
 import re
 from collections.abc import Sequence
 
+POOL = ("cloud", "zone", "instance_type")
+"""The labels of a capacity pool."""
+
+POOL_LEGEND = "/".join(f"{{{{{label}}}}}" for label in POOL)
+
 
 def total(metric: str, by: Sequence[str] = ()) -> str:
     """The increase of a counter over the whole time range, across restarts and former leaders.

@@ -1,8 +1,8 @@
 """The dashboard for reclaims, lead times and losses."""
 
 from charts.dashboards.frame import DashboardPage, Section
-from charts.dashboards.panels import PanelText, Query, bars, lines, number, rows
-from charts.dashboards.queries import each, each_quantile, total, total_quantile
+from charts.dashboards.panels import PanelText, Query, areas, bars, lines, number, rows
+from charts.dashboards.queries import POOL, POOL_LEGEND, each, each_quantile, rate, total, total_quantile
 
 _NOTICES = "job_supervisor_notices_total"
 _RECLAIMS = "job_supervisor_reclaims_total"
@@ -15,8 +15,10 @@ _DRILL = "The source `simulated` is a drill."
 
 
 def page() -> DashboardPage:
-    about = "Reclaims by source, zone and instance type, their lead times, and saved and lost work."
-    return DashboardPage("reclaims", "Elastic jobs: reclaim events", about, (_now(), _timeline(), _decided(), _costs()))
+    about = "Reclaims by source, zone, instance type and capacity pool, their lead times, and saved and lost work."
+    return DashboardPage(
+        "reclaims", "Elastic jobs: reclaim events", about, (_now(), _timeline(), _pools(), _decided(), _costs())
+    )
 
 
 def _now() -> Section:
@@ -58,11 +60,11 @@ def _timeline() -> Section:
                 Query(each(_RECLAIMS, ["source"]), "{{source}}"),
             ),
             bars(
-                PanelText("By zone", "By the node's label topology.kubernetes.io/zone."),
+                PanelText("By zone", "The zone of the node, as its agent or its labels say."),
                 Query(each(_RECLAIMS, ["zone"]), "{{zone}}"),
             ),
             bars(
-                PanelText("By instance type", "By the node's label node.kubernetes.io/instance-type."),
+                PanelText("By instance type", "The type of the node's machine, as its agent or its labels say."),
                 Query(each(_RECLAIMS, ["instance_type"]), "{{instance_type}}"),
             ),
             rows(
@@ -84,6 +86,40 @@ def _timeline() -> Section:
                     "Withdrawn: the reclaim was cancelled. Gone: it is gone. Expired: it was never reclaimed.",
                 ),
                 Query(each(_NOTICES, ["outcome"]), "{{outcome}}"),
+            ),
+        ),
+    )
+
+
+def _pools() -> Section:
+    return Section(
+        "Capacity pools",
+        (
+            bars(
+                PanelText("Reclaims by pool", f"Received announcements. {_DRILL}"),
+                Query(each(_RECLAIMS, POOL), POOL_LEGEND),
+            ),
+            bars(
+                PanelText("Hosts gone by pool", "Hosts of jobs that wanted workers, with a notice before or without."),
+                Query(
+                    each("job_supervisor_pool_hosts_gone_total", [*POOL, "noticed"]),
+                    f"{POOL_LEGEND}, notice: {{{{noticed}}}}",
+                ),
+            ),
+            areas(
+                PanelText("Workers held by pool", "Workers that jobs hold, by the machines that they are on."),
+                Query(
+                    rate("job_supervisor_pool_worker_seconds_total", [*POOL, "price_class"]),
+                    f"{POOL_LEGEND}, {{{{price_class}}}}",
+                ),
+            ),
+            rows(
+                PanelText("Days of a worker for each host that went", "In the selected time range."),
+                Query(
+                    f"{total('job_supervisor_pool_worker_seconds_total', POOL)} / 86400 "
+                    f"/ ({total('job_supervisor_pool_hosts_gone_total', POOL)} > 0)",
+                    "",
+                ),
             ),
         ),
     )

@@ -3,51 +3,18 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from job_supervisor.cli.errors import CliUsageError
 from job_supervisor.cli.output import Block, Table
-from supervisor.domain.capacity import PriceClass
 from supervisor.domain.worker_time import percent
+from supervisor.observability.prices import PriceTable, WorkerPrice
 from supervisor.observability.views import HeldView, LedgerJobView
 
 _HOUR = 3600.0
 _SHOWN_HOURS = 0.05
 _NEGLIGIBLE_SHARE = 0.01
 """Of what has a price. The machine of a pod is not known in its first seconds."""
-
-Price = Annotated[float, Meta(ge=0, le=1e9)]
-
-
-class MachinePrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The prices of one type of machine for an hour, in one zone or in all; None is unknown.
-
-    Without `gpus`, those of the whole machine, each worker has a machine to itself.
-    """
-
-    type: str
-    zone: str | None = None
-    gpus: Annotated[float, Meta(gt=0, le=1024)] | None = None
-    spot: Price | None = None
-    on_demand: Price | None = None
-
-
-class PriceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Prices that one day, `as_of`, has."""
-
-    as_of: date
-    currency: str
-    machines: list[MachinePrice]
-
-    def of(self, held: HeldView) -> MachinePrice | None:
-        """Returns the prices of a machine; those of its zone come first."""
-        found = [each for each in self.machines if each.type == held.instance_type and each.zone in (None, held.zone)]
-        return max(found, key=lambda each: each.zone is not None, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +40,6 @@ class HeldCost:
     def is_priced(self) -> bool:
         """Whether both are known."""
         return self.cost is not None and self.on_demand is not None
-
-
-def read_prices(file: str) -> PriceTable:
-    """Reads a table of prices.
-
-    Raises:
-        CliUsageError: There is none that can be read.
-    """
-    try:
-        return msgspec.yaml.decode(Path(file).read_bytes(), type=PriceTable)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split()) or "it is nested too deeply"
-        raise CliUsageError(f"{file} is no table of prices: {reason}.") from error
 
 
 def costs(jobs: Iterable[LedgerJobView], prices: PriceTable | None) -> list[HeldCost]:
@@ -133,25 +87,12 @@ def for_programs(found: Sequence[HeldCost], prices: PriceTable | None) -> Mappin
 
 
 def _cost(held: HeldView, prices: PriceTable | None) -> HeldCost:
-    price = None if prices is None else prices.of(held)
-    share = None if price is None else _machines_of_a_worker(held, price)
-    if price is None or share is None:
-        return HeldCost(held=held, cost=None, on_demand=None)
-    hours = held.worker_seconds / _HOUR * share
-    by_class = {PriceClass.SPOT: price.spot, PriceClass.ON_DEMAND: price.on_demand}
-    paid = by_class.get(PriceClass(held.price_class)) if held.price_class in by_class else None
+    price, hours = WorkerPrice() if prices is None else prices.of_worker(held), held.worker_seconds / _HOUR
     return HeldCost(
         held=held,
-        cost=None if paid is None else paid * hours,
+        cost=None if price.paid is None else price.paid * hours,
         on_demand=None if price.on_demand is None else price.on_demand * hours,
     )
-
-
-def _machines_of_a_worker(held: HeldView, price: MachinePrice) -> float | None:
-    """How much of a machine a worker has; None if that is unknown."""
-    if price.gpus is None or (held.gpus is None and price.gpus <= 1):
-        return 1.0
-    return None if held.gpus is None else held.gpus / price.gpus
 
 
 def _row(each: HeldCost, prices: PriceTable | None) -> tuple[str, ...]:

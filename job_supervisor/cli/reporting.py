@@ -5,17 +5,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 
 from job_supervisor.cli import pooling, pricing
 from job_supervisor.cli.backend import Backend, short_names
 from job_supervisor.cli.compared import compared
-from job_supervisor.cli.errors import CliExitCode, UnknownError
+from job_supervisor.cli.errors import CliExitCode, CliUsageError, UnknownError
 from job_supervisor.cli.output import Block, Table, job_names, show
 from servicekit.wording import duration
 from supervisor.domain.ids import JobName, kind_of, namespace
 from supervisor.domain.ledger import WANTED, Account
 from supervisor.domain.worker_time import WorkerTime, hours, percent, share
 from supervisor.goodput.comparison import NOT_COMPARED, RecordedJob, gathered
+from supervisor.observability.prices import PricesError, PriceTable, read_prices
 from supervisor.observability.views import LedgerJobView, LedgerView
 
 _HOUR = 3600.0
@@ -30,7 +32,7 @@ class _OlderError(Exception):
 
 
 async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
-    prices = None if given.prices is None else pricing.read_prices(given.prices)
+    prices = None if given.prices is None else _prices(given.prices)
     found = await backend.ledger(given.since, given.until, by_pool=given.by == _POOL)
     jobs = [job for job in found.jobs if _is_meant(job.job, given)]
     if given.job is not None and not jobs:
@@ -52,6 +54,13 @@ async def report(backend: Backend, given: argparse.Namespace) -> CliExitCode:
             value["kinds"] = [{"kind": kind, **_figures(time_of)} for kind, time_of in _by_kind(jobs).items()]
         given.output.value(value, job_names([job.job for job in jobs]))
     return CliExitCode.DONE
+
+
+def _prices(file: str) -> PriceTable:
+    try:
+        return read_prices(Path(file))
+    except PricesError as error:
+        raise CliUsageError(f"{error}.") from error
 
 
 async def _beside(

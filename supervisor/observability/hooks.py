@@ -8,10 +8,10 @@ from typing import Any, ParamSpec, TypeVar
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from supervisor.decide.policy import Policy
-from supervisor.domain.capacity import Machine, Placement
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine, Placement
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.notice import Subject
+from supervisor.domain.notice import Subject, SubjectKind
 from supervisor.domain.order import ProcessDirective, Worker
 from supervisor.fanout.launchers import Launchers
 from supervisor.fanout.processes import Processes
@@ -25,20 +25,6 @@ Placements = Callable[[JobName], Mapping[Host, Placement] | None]
 """The placements of a job's hosts; None for a job whose hosts are nodes."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeLocation:
-    """The location of a node, from its labels."""
-
-    zone: str = "unknown"
-    instance_type: str = "unknown"
-
-
-UNKNOWN_LOCATION = NodeLocation()
-
-NodeLocations = Callable[[Subject], NodeLocation]
-"""Finds the location of a notice's subject."""
-
-
 Gpus = Callable[[JobName], float | None]
 """The GPUs of each worker of a job; None if that is unknown."""
 
@@ -47,8 +33,9 @@ Gpus = Callable[[JobName], float | None]
 class LiveState:
     """Access to the present state of a leader.
 
-    `notified` counts notifications by target and outcome, and `spans` returns the number of spans by outcome; it is
-    None if there are no traces. `record` knows whether the database of the record can be used.
+    `node_of` returns the node of a pod; None if it is unknown, "" if another pod has its uid. `notified` counts
+    notifications by target and outcome, and `spans` returns the number of spans by outcome; it is None if there are no
+    traces. `record` knows whether the database of the record can be used.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -62,10 +49,16 @@ class LiveState:
     record: Fault
     placements: Placements
     machine: Callable[[Host], Machine]
+    node_of: Callable[[Subject], Host | None]
     notified: Counter[tuple[str, str]] = field(default_factory=Counter)
     policy: Policy
     now: Callable[[], float]
     spans: Callable[[], Mapping[str, int]] | None = None
+
+    def machine_of(self, subject: Subject) -> Machine:
+        """The machine that a notice is about, or on which its pod is."""
+        node = self.node_of(subject) if subject.kind is SubjectKind.POD else Host(subject.name)
+        return self.machine(node) if node else UNKNOWN_MACHINE
 
     def nodes(self, job: SupervisedJob) -> Mapping[Host, Host]:
         """The node of each worker of a job. It is empty, and so has no agent, for a pod that is not in the cache."""

@@ -270,6 +270,7 @@ class SharedState:
             record=self.record,
             placements=self.around.placements,
             machine=self.facts.machine,
+            node_of=self.around.node_of,
             policy=settings,
             now=clock.now,
             spans=None if base.traces is None else base.traces.outcomes,
@@ -420,7 +421,13 @@ def _status(base: Foundation, state: SharedState) -> Feature:
     settings, began = base.settings, base.clock.now()
     phases, happened = history.PhaseTracker(), history.JobHistory(began)
     state.ledger.begin(state.store.snapshot().jobs.values())
-    stayed = stays.StayBook(base.clock, state.facts.noticed, partial(_measured, state), partial(_held_on, base, state))
+    stayed = stays.StayBook(
+        base.clock,
+        noticed=state.facts.noticed,
+        costs=partial(_measured, state),
+        held_on=partial(_held_on, base, state),
+        totals=state.ledger.totals,
+    )
     stayed.begin(state.store.snapshot().jobs.values())
     kept = recorder.Recorder(
         url=partial(_record_url, settings),

@@ -48,7 +48,6 @@ from supervisor.jobs.registry import POD_LABELS, RESOURCES, chosen, process_of
 from supervisor.jobs.steering import ClusterSteering
 from supervisor.leadership.elected import ElectedLeadership, ElectionOptions
 from supervisor.observability.events import api, recorder
-from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.refusals import Refusals
 from supervisor.settings import PREFIX, Settings
 from supervisor.store.interface import Store, StoreError
@@ -57,8 +56,6 @@ from supervisor.webhook.injection import NoticedNodes
 from supervisor.webhook.mutation import PodInjection
 from supervisor.webhook.server import Reviewed, Webhook
 
-_ZONE = "topology.kubernetes.io/zone"
-_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 _GPU = "/gpu"
 """The suffix of GPU resources of all vendors, such as `nvidia.com/gpu`."""
 
@@ -307,15 +304,6 @@ class WatchedCluster:
         if seen is not None and signals.pod_subject(seen) != pod:
             return Host("")
         return Host(seen.node) if seen is not None and seen.node else None
-
-    def location(self, subject: Subject) -> NodeLocation:
-        """The location of a node or pod, by the node's labels; unknown if the cloud has set none."""
-        name = self.node_of(subject) if subject.kind is SubjectKind.POD else Host(subject.name)
-        node = None if name is None else self.view.node(name)
-        labels = {} if node is None else node.labels
-        return NodeLocation(
-            labels.get(_ZONE, UNKNOWN_LOCATION.zone), labels.get(_INSTANCE_TYPE, UNKNOWN_LOCATION.instance_type)
-        )
 
     def gpus(self, name: JobName) -> float | None:
         """The GPUs that each worker of a job requests; None if its request is unknown."""

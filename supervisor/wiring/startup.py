@@ -20,6 +20,7 @@ from servicekit.settings import SettingsError
 from supervisor.identity.tokens import Operator, Tokens
 from supervisor.observability.hooks import MetricsHooks
 from supervisor.observability.notifications.config import ConfigError, NotificationConfig, load
+from supervisor.observability.prices import PricesError, PriceTable, read_prices
 from supervisor.observability.traces.spans import SpanExport
 from supervisor.refusals import Refusals
 from supervisor.serving.servers import ServingState, SupervisorHealth
@@ -67,7 +68,7 @@ async def serve(settings: Settings) -> int:
     clock = Clock()
     certificate = load_certificate(settings, clock)
     create_data_dir(settings.data_dir)
-    notifications = load_notifications(settings)
+    notifications, prices = load_notifications(settings), load_prices(settings)
     with lifecycle.cancel_on_signals():  # For the wait for an API server; later, signals set `stop`.
         async with _traces(settings, clock) as traces, _probes(settings.probe_address) as health:
             bulkhead, refusals = Bulkhead(clock), Refusals()
@@ -76,10 +77,11 @@ async def serve(settings: Settings) -> int:
             metrics, metrics_task = None, dict[str, Task]()
             if settings.metrics is not None:
                 # Imported here: metrics that are off should cost no memory.
-                from supervisor.observability.metrics.wiring import Metrics  # noqa: PLC0415
+                from supervisor.observability.metrics.wiring import Metrics, MetricsOptions  # noqa: PLC0415
 
                 release = version("elastic-job-supervisor")
-                metrics = Metrics(release, refusals, bulkhead, clock, settings.metrics_jobs)
+                options = MetricsOptions(named_jobs=settings.metrics_jobs, prices=prices)
+                metrics = Metrics(release, refusals, bulkhead, clock, options)
                 metrics_task["metrics"] = metrics.server(settings.metrics).run
             process = ServingProcess(
                 settings=settings,
@@ -198,7 +200,6 @@ def _replica_hooks(metrics: "Metrics | None", replica: "SupervisorReplica") -> M
 
     cluster, events = replica.cluster, replica.events
     sources = ClusterSources(
-        locations=cluster.location,
         gpus=cluster.gpus,
         unread=lambda: {**cluster.unread, **replica.store.unread},
         events=lambda: {} if events is None else {outcome.value: count for outcome, count in events.outcomes.items()},
@@ -263,6 +264,20 @@ def load_notifications(settings: Settings) -> NotificationConfig | None:
         return load(settings.notifications_file)
     except ConfigError as error:
         raise SettingsError(f"{PREFIX}NOTIFICATIONS_FILE", str(error)) from error
+
+
+def load_prices(settings: Settings) -> PriceTable | None:
+    """The prices of machines; None if there is no file of them.
+
+    Raises:
+        SettingsError: The file cannot be used.
+    """
+    if settings.prices_file is None:
+        return None
+    try:
+        return read_prices(settings.prices_file)
+    except PricesError as error:
+        raise SettingsError(f"{PREFIX}PRICES_FILE", str(error)) from error
 
 
 def load_certificate(settings: Settings, clock: Clock) -> tls.ServerCertificate | None:

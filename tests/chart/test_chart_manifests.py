@@ -39,6 +39,7 @@ _MANY: Values = {
     "webhook": {"excludedNamespaces": ["kube-system", "monitoring"]},
     "metrics": {"enabled": True, "dashboards": {"enabled": True}},
     "notifications": {"targets": [{"name": "team", "urlSecret": {"name": "slack"}}]},
+    "prices": {"as_of": "2026-11-01", "currency": "EUR", "machines": [{"type": "big", "spot": 1.5}]},
     "supervisor": {
         "replicas": 3,
         "image": {"tag": "1.2.3"},

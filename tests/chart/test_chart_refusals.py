@@ -76,6 +76,8 @@ _REFUSED: list[tuple[Values, str]] = [
     ({"metrics": {"podMonitor": {"enabled": True}}}, "metrics.podMonitor.enabled requires metrics.enabled"),
     ({"metrics": {"enabled": True}, "agent": {"probePort": 8475}}, "agent.probePort must not be 8475"),
     ({"notifications": {"targets": [{"name": "a"}]}}, "at '/notifications/targets/0'"),
+    ({"prices": {"machines": [{"type": "a", "spot": -1}], "as_of": "2026-11-01", "currency": "EUR"}}, "at '/prices"),
+    ({"prices": {"machines": [{"type": "a", "spot": 1}]}}, "at '/prices"),
     (
         {"notifications": {"targets": [{"name": "a", "urlSecret": {"name": "b"}, "url": "https://secret"}]}},
         "at '/notifications/targets/0': additional properties 'url' not allowed",

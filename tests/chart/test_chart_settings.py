@@ -48,6 +48,7 @@ _RENDERINGS: list[Mapping[str, Any]] = [
     {"tls": _OWN_CERTIFICATE},
     {"metrics": {"enabled": True}},
     {"notifications": {"targets": [{"name": "team", "urlSecret": {"name": "slack"}}]}},
+    {"prices": {"as_of": "2026-11-01", "currency": "EUR", "machines": [{"type": "big", "spot": 1.5}]}},
     {"record": {"urlSecret": {"name": "record"}}},
     {"tracing": {"endpoint": "http://collector:4317"}},
 ]
@@ -59,7 +60,7 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
 
 
 @pytest.mark.parametrize(
-    "values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications", "record", "traces"]
+    "values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications", "prices", "record", "traces"]
 )
 @pytest.mark.parametrize("service", _SERVICES)
 def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, values: Mapping[str, Any]) -> None:

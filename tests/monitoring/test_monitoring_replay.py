@@ -21,8 +21,14 @@ pytestmark = [pytest.mark.long, pytest.mark.brief]
 _QUERIES = every_query()
 # What is recorded by a rule has a colon in its name.
 _METRIC = re.compile(r"\b(?:job_supervisor|node_agent)_\w+\b(?!:)")
-_OPTIONAL = {"job_supervisor_notifications_total"}
-"""The replay sends no notifications; the tests of notifications and of alerts have this one."""
+_OPTIONAL = {
+    "job_supervisor_notifications_total",
+    "job_supervisor_pool_cost_total",
+    "job_supervisor_pool_on_demand_cost_total",
+}
+"""The replay sends no notifications and has no prices; the tests of notifications, alerts and pools have these."""
+_WITHOUT_PRICES = {"Cost", "Cost on demand", "Saved", "Cost of an hour by pool", "Saved in an hour by pool"}
+"""The replay has no table of prices."""
 _WITHOUT_AGREEMENTS = {"Time to agree"}
 """A quantile of nothing: the ranks of the replay agree on no step."""
 _ROWS = 5
@@ -47,7 +53,7 @@ def test_the_replay_itself_went_well(recording: Recording) -> None:
 def test_no_panel_is_without_data(recording: Recording) -> None:
     begin, end = recording.begin, recording.truth.closed
     empty = {asked.panel for asked in _QUERIES if not asked.answer(recording.prometheus, begin, end)}
-    assert empty == _WITHOUT_AGREEMENTS
+    assert empty == _WITHOUT_AGREEMENTS | _WITHOUT_PRICES
 
 
 def test_rules_speak_of_what_is_served(recording: Recording) -> None:
@@ -90,7 +96,7 @@ def test_bars_count_every_event(recording: Recording) -> None:
     figures = recording.truth.verdict.figures
     shrunk = [group for group in figures.groups if group.meaning is GroupMeaning.SHRINK]
     assert _counted(recording, "By source") == _about({"aliyun": figures.notices})
-    assert _counted(recording, "By zone") == _about({"unknown": figures.notices})
+    assert _counted(recording, "By zone") == _about({"cn-simulated-a": figures.notices})
     assert _counted(recording, "Outcome of notices") == _about(
         _but_none({"received": figures.notices, "withdrawn": recording.truth.withdrawn, "gone": _gone(recording)})
     )

@@ -62,6 +62,7 @@ def test_the_promised_defaults() -> None:
         "cluster_sign_in": False,
         "docs_url": "",
         "grafana_url": "",
+        "prices_file": None,
         "notifications_file": None,
         "notifications_group_seconds": 10.0,
         "notifications_uncovered_seconds": 60.0,

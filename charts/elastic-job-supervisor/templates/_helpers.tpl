@@ -209,6 +209,8 @@ podAntiAffinity:
           matchLabels: {{- include "labels.selector" . | nindent 12 }}
 {{- end }}
 
+{{- define "prices.name" -}}{{ .Values.fullnameOverride }}-prices{{- end }}
+
 {{- define "notifications.name" -}}{{ .Values.fullnameOverride }}-notifications{{- end }}
 
 {{- /* The file of targets. It names files with URLs, which are secret. */}}
@@ -220,10 +222,13 @@ podAntiAffinity:
 {{- dict "cluster" .Values.notifications.cluster "pageUrl" .Values.notifications.pageUrl "targets" $targets | toPrettyJson }}
 {{- end }}
 
-{{- /* The file is read at the start: a change of it starts new pods. */}}
-{{- define "notifications.checksum" -}}
+{{- /* Files are read at the start: a change of one starts new pods. */}}
+{{- define "files.checksums" -}}
 {{- if .Values.notifications.targets }}
 checksum/notifications: {{ include "notifications" . | sha256sum }}
+{{- end }}
+{{- if .Values.prices.machines }}
+checksum/prices: {{ .Values.prices | toPrettyJson | sha256sum }}
 {{- end }}
 {{- end }}
 

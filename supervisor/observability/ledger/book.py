@@ -12,6 +12,7 @@ from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.ledger.accounts import hosts_by_account, workers_by_account
 from supervisor.observability.ledger.hours import HourlySums, LedgerHour
+from supervisor.observability.ledger.totals import PoolTotals
 from supervisor.observability.ledger.words import SpokenTime
 
 NOBODY = JobName("")
@@ -113,6 +114,7 @@ class LedgerBook:
     Args:
         clock: Of both kinds.
         held_on: Looks at machines, which takes 3 µs each: only if hosts of a job have changed, or are not known yet.
+        totals: Gets what jobs held on each kind of machine.
 
     Attributes:
         told: Of the worker-seconds of runs, what processes have said of them so far. It only grows.
@@ -120,8 +122,11 @@ class LedgerBook:
 
     name = "ledger"
 
-    def __init__(self, clock: Clock, held_on: HeldOnEach = lambda _job, _hosts: {}) -> None:
+    def __init__(
+        self, clock: Clock, held_on: HeldOnEach = lambda _job, _hosts: {}, totals: PoolTotals | None = None
+    ) -> None:
         self.clock = clock
+        self.totals = PoolTotals() if totals is None else totals
         self._held_on = held_on
         self._sums = HourlySums[_Spent](clock)
         self._workers: dict[JobName, _Workers] = {}
@@ -218,8 +223,10 @@ class LedgerBook:
         for hour, workers, seconds in self._sums.count(job):
             running = {on: number for (account, on), number in workers.items() if account is Account.UNMEASURED and on}
             if job != NOBODY:
-                for (account, _), number in workers.items():
+                for (account, on), number in workers.items():
                     self._counted[namespace(job), account] += number * seconds  # type: ignore[assignment]
+                    if on is not None:
+                        self.totals.add_held(on, number * seconds)
             if heard is not None and running:
                 _extend(heard.untold, hour, running, seconds)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from servicekit.clock import Clock
+from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import Host, Instant, JobName, NoticeId
 from supervisor.domain.job import Capability, Framework, OnLoss, Phase, SupervisedJob
 from supervisor.domain.ledger import Account
@@ -14,6 +15,7 @@ from supervisor.observability.journal import Change, JobChanged, JobForgotten, N
 from supervisor.observability.ledger.accounts import workers_by_account
 from supervisor.observability.ledger.book import HeldOnEach
 from supervisor.observability.ledger.hours import HOUR
+from supervisor.observability.ledger.totals import PoolTotals
 
 MAX_WAITING = 50_000
 """Spans and stays that wait for the database, about 20 MB."""
@@ -53,6 +55,7 @@ class StayBook:
         noticed: Returns the hosts of a job with a notice.
         costs: Returns what the processes of a job have measured.
         held_on: Looks at machines, which takes 3 µs each: only those of hosts whose pool is not known yet.
+        totals: Gets the hosts that went, by pool.
     """
 
     name = "stays"
@@ -60,6 +63,7 @@ class StayBook:
     noticed: NoticedHosts = lambda _job: {}
     costs: Callable[[SupervisedJob], MeasuredCosts] = lambda _job: MeasuredCosts()
     held_on: HeldOnEach = lambda _job, _hosts: {}
+    totals: PoolTotals = field(default_factory=PoolTotals)
     _jobs: dict[JobName, _Wanting] = field(default_factory=dict)
     _staying: defaultdict[Host, set[JobName]] = field(default_factory=lambda: defaultdict(set))
     _noticing: defaultdict[NoticeId, set[JobName]] = field(default_factory=lambda: defaultdict(set))
@@ -259,6 +263,8 @@ class StayBook:
 
     def _close(self, wanting: _Wanting, stay: HostStay, at: Instant, *, gone: bool) -> None:
         ended = replace(stay, ends=max(stay.begins, at), gone=gone)
+        if gone:
+            self.totals.add_gone(stay.pool or MachinePool(), noticed=stay.noticed is not None)
         self._stays[wanting.job.name, stay.host, stay.begins] = ended
         del wanting.stays[stay.host]
         self._staying[stay.host].discard(wanting.job.name)

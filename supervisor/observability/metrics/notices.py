@@ -8,20 +8,20 @@ from prometheus_client import CollectorRegistry
 
 from servicekit.metrics import LabelLimiter, exemplar
 from supervisor.decide.grant import least_workers
+from supervisor.domain.capacity import UNKNOWN_MACHINE, Machine
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import SupervisedJob
-from supervisor.domain.notice import NoticeState, ReclaimNotice
+from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject
 from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
 from supervisor.observability.groups import GroupOutcome
-from supervisor.observability.hooks import NodeLocations
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts, is_stopped
+from supervisor.observability.metrics.pools import PoolLabels
 from supervisor.observability.metrics.table import counter, histogram
 from supervisor.observability.traces.follower import trace_of
 
 MAX_SOURCES = 32
 """Agents name their own sources; there are eight known ones."""
 
-_MAX_PLACES = 200
 _MAX_UNMATCHED = 16
 """Directives of one job whose decision the journal has not reported yet, or that belong to no decision."""
 
@@ -31,16 +31,19 @@ class NoticeMetrics:
 
     Args:
         registry: The registry that serves the metrics.
-        locations: Called once for each episode.
         sources: Limits the values of the label `source`.
+        pools: Makes the labels of pools.
+
+    Attributes:
+        machine: Returns the machine of a notice's subject. Called once for each episode.
     """
 
     name = "notice metrics"
 
-    def __init__(self, registry: CollectorRegistry, locations: NodeLocations, sources: LabelLimiter) -> None:
-        self._locations = locations
+    def __init__(self, registry: CollectorRegistry, sources: LabelLimiter, pools: PoolLabels) -> None:
+        self.machine: Callable[[Subject], Machine] = lambda _subject: UNKNOWN_MACHINE
         self._sources = sources
-        self._pairs = LabelLimiter(_MAX_PLACES)
+        self._pools = pools
         self._notices = counter(registry, "notices")
         self._reclaims = counter(registry, "reclaims")
         self._lead = histogram(registry, "notice_lead_seconds")
@@ -56,8 +59,7 @@ class NoticeMetrics:
                 self._notices.labels(source, after.state).inc()
         elif is_new:
             self._notices.labels(source, "received").inc()
-            location = self._locations(after.subject)
-            self._reclaims.labels(source, *self._pairs.of(location.zone, location.instance_type)).inc()
+            self._reclaims.labels(source, *self._pools.of(self.machine(after.subject))).inc()
             if after.deadline is not None:
                 self._lead.labels(source, after.notice_class).observe(max(0.0, after.deadline - after.first_seen))
 

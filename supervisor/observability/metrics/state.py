@@ -19,6 +19,7 @@ from supervisor.domain.notice import NoticeState
 from supervisor.ingest.agent_registry import SourceState, reclaimed
 from supervisor.observability.hooks import Gpus, LiveState
 from supervisor.observability.journal import SUSPENDED, Change, JobForgotten, NoticeChanged, first_loss
+from supervisor.observability.metrics.pools import PoolMetrics
 from supervisor.observability.metrics.table import counter_family, gauge_family, histogram
 from supervisor.store.interface import Snapshot
 
@@ -34,6 +35,7 @@ class StateCollector(Collector):
     live: LiveState
     sources: LabelLimiter
     bulkhead: Bulkhead
+    pools: PoolMetrics
     _kinds: LabelLimiter = field(default_factory=lambda: LabelLimiter(_MAX_KINDS))
     _namespaces: LabelLimiter = field(default_factory=lambda: LabelLimiter(_MAX_NAMESPACES))
 
@@ -48,6 +50,7 @@ class StateCollector(Collector):
             "coverage": partial(self._coverage, jobs),
             "ledger": self._ledger,
             "record": self._record,
+            "pools": self.pools.collect,  # After the ledger, which has counted until now.
             "traces": self._traces,
             "notifications": lambda: iter([counter_family("notifications", sorted(self.live.notified.items()))]),
         }

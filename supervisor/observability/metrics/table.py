@@ -14,6 +14,8 @@ _PREFIX = "job_supervisor_"
 _OF_A_JOB = ("job_namespace", "job_kind", "job_name")
 """The labels of a job. `job` and `namespace` would collide with the labels of a Prometheus target."""
 
+_OF_A_POOL = ("cloud", "zone", "instance_type", "price_class")
+
 _LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60, 300)
 
 
@@ -59,7 +61,7 @@ _PROCESS = {
 _NOTICES = {
     "notices": MetricDefinition("Counts episodes of notices, and reports that were refused.", ("source", "outcome")),
     "reclaims": MetricDefinition(
-        "Counts episodes of notices, by the location of the node.", ("source", "zone", "instance_type")
+        "Counts episodes of notices, by the capacity pool of the node.", ("source", "cloud", "zone", "instance_type")
     ),
     "notice_lead_seconds": MetricDefinition(
         "Measures the time from the receipt of a notice to its deadline, if the source states a deadline.",
@@ -182,7 +184,35 @@ _SINGLE_JOBS = {
     "unnamed_jobs": MetricDefinition("Counts the jobs without metrics of their own."),
 }
 
-METRICS: Mapping[str, MetricDefinition] = {**_PROCESS, **_NOTICES, **_AGENTS, **_JOBS, **_LEDGER, **_SINGLE_JOBS}
+_POOLS = {
+    "pool_worker_seconds": MetricDefinition(
+        "Sums up the seconds of workers that jobs held, by capacity pool.", _OF_A_POOL
+    ),
+    "pool_hosts_gone": MetricDefinition(
+        "Counts the hosts of jobs that went, by capacity pool and whether a notice had come before.",
+        (*_OF_A_POOL, "noticed"),
+    ),
+    "pool_cost": MetricDefinition(
+        "Sums up what the held seconds of workers cost, where both prices of the machine are known.",
+        (*_OF_A_POOL, "currency"),
+    ),
+    "pool_on_demand_cost": MetricDefinition(
+        "Sums up what the same seconds would have cost on demand.", (*_OF_A_POOL, "currency")
+    ),
+    "pool_unpriced_worker_seconds": MetricDefinition(
+        "Sums up the held seconds of workers that are in no cost, as a price is not known.", _OF_A_POOL
+    ),
+}
+
+METRICS: Mapping[str, MetricDefinition] = {
+    **_PROCESS,
+    **_NOTICES,
+    **_AGENTS,
+    **_JOBS,
+    **_LEDGER,
+    **_POOLS,
+    **_SINGLE_JOBS,
+}
 
 
 def counter(registry: CollectorRegistry, name: str) -> Counter:

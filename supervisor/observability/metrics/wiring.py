@@ -13,9 +13,10 @@ from servicekit.clock import Clock
 from servicekit.metrics import LabelLimiter, MetricsServer, guarded, registry
 from supervisor.domain.ids import JobName, Source
 from supervisor.domain.order import ProcessDirective, Worker
-from supervisor.observability.hooks import OPERATIONS, UNKNOWN_LOCATION, Gpus, LiveState, MetricsHooks, NodeLocations
+from supervisor.observability.hooks import OPERATIONS, Gpus, LiveState, MetricsHooks
 from supervisor.observability.journal import ChangeListener
-from supervisor.observability.metrics import jobs, notices, state, table
+from supervisor.observability.metrics import jobs, notices, pools, state, table
+from supervisor.observability.prices import PriceTable
 from supervisor.refusals import Code, Refusals
 
 
@@ -27,13 +28,20 @@ class ClusterSources:
     that there is.
     """
 
-    locations: NodeLocations = lambda _subject: UNKNOWN_LOCATION
     gpus: Gpus = lambda _job: None
     events: Callable[[], Mapping[str, int]] = dict
     unread: Callable[[], Mapping[str, int]] = dict
 
 
 NO_CLUSTER = ClusterSources()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsOptions:
+    """The most jobs with metrics of their own, and what machines cost; None if that is unknown."""
+
+    named_jobs: int = 0
+    prices: PriceTable | None = None
 
 
 class Metrics:
@@ -46,13 +54,20 @@ class Metrics:
         refusals: The counts of refused messages.
         bulkhead: The counts of internal errors; it also keeps those of metrics.
         clock: The supervisor's clock.
-        named_jobs: The most jobs with metrics of their own.
+        options: What operators choose.
     """
 
-    def __init__(self, version: str, refusals: Refusals, bulkhead: Bulkhead, clock: Clock, named_jobs: int = 0) -> None:
+    def __init__(
+        self,
+        version: str,
+        refusals: Refusals,
+        bulkhead: Bulkhead,
+        clock: Clock,
+        options: MetricsOptions | None = None,
+    ) -> None:
         self.bulkhead = bulkhead
         self._clock = clock
-        self._named_jobs = named_jobs
+        self._options = MetricsOptions() if options is None else options
         self.registry = registry()
         Info("job_supervisor_build", "Version of this supervisor.", registry=self.registry).info({"version": version})
         self._leader = table.gauge(self.registry, "leader")
@@ -82,7 +97,7 @@ class Metrics:
     def for_leader(self, may_act: Callable[[], bool], surroundings: ClusterSources = NO_CLUSTER) -> "LeaderMetrics":
         """Adds the metrics of a leader. Call it once."""
         self._leader.set_function(lambda: float(may_act()))
-        return LeaderMetrics(self.registry, surroundings, self.bulkhead, self._clock, self._named_jobs)
+        return LeaderMetrics(self.registry, surroundings, self.bulkhead, self._clock, self._options)
 
 
 class LeaderMetrics(MetricsHooks):
@@ -94,14 +109,16 @@ class LeaderMetrics(MetricsHooks):
         surroundings: ClusterSources,
         bulkhead: Bulkhead,
         clock: Clock,
-        named_jobs: int,
+        options: MetricsOptions,
     ) -> None:
         self.bulkhead = bulkhead
         self._registry = registry
         self._clock = clock
         self._sources = LabelLimiter(notices.MAX_SOURCES)
-        self._notices = notices.NoticeMetrics(registry, surroundings.locations, self._sources)
-        self._named = jobs.NamedJobs(named_jobs)
+        self._pools = pools.PoolLabels()
+        self._prices = options.prices
+        self._notices = notices.NoticeMetrics(registry, self._sources, self._pools)
+        self._named = jobs.NamedJobs(options.named_jobs)
         self._steps = jobs.StepsLost(registry, self._named)
         self._suspensions = state.Suspensions(registry, surroundings.gpus, clock.now)
         self._latencies: notices.Latencies | None = None
@@ -126,7 +143,9 @@ class LeaderMetrics(MetricsHooks):
         self._suspensions.begin(live.snapshot().jobs.values())
         self._named.begin(live.snapshot().jobs.values())
         self._registry.register(self._named)
-        self._registry.register(state.StateCollector(live, self._sources, self.bulkhead))
+        self._notices.machine = live.machine_of
+        priced = pools.PoolMetrics(live.ledger.totals, self._pools, self._prices)
+        self._registry.register(state.StateCollector(live, self._sources, self.bulkhead, priced))
         self._latencies = notices.Latencies(
             self._registry, live.noticed, self._clock.now, traced=live.spans is not None
         )

@@ -16,7 +16,8 @@ from tests.testkit.waiting import NotYet, until
 
 pytestmark = pytest.mark.long
 
-LABELS = {"topology.kubernetes.io/zone": "zone-b", "node.kubernetes.io/instance-type": "gpu.large"}
+POOL = {"cloud": "aliyun", "zone": "cn-simulated-a", "instance_type": "ecs.simulated.large"}
+"""What the simulated cloud tells the agents."""
 
 
 def free_address() -> str:
@@ -48,13 +49,11 @@ def all_covered(found: Scraped) -> bool:
 
 @pytest.mark.brief
 async def test_a_clusters_reclaim_is_measured(own_controlplane: ControlPlane, tmp_path: Path) -> None:
-    """Where the nodes are, what the job's GPUs are left to others for, who hears of a notice, and its Events."""
+    """In which pool the nodes are, what the job's GPUs are left to others for, who hears of a notice, its Events."""
     address = free_address()
     given = ServiceSettings(supervisor={"JOB_SUPERVISOR_METRICS_ADDRESS": address})
     async with world(own_controlplane, tmp_path, given) as one:
-        nodes = await one.nodes("n0", "n1", gpus=1)
-        for node in nodes:
-            await one.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": LABELS}})
+        await one.nodes("n0", "n1", gpus=1)
         await one.connected()
         job = await one.job("j", LineJobPlan(workers=2, min_workers=2, steps=3000, step_seconds=0.1))
         await one.training(job, workers=2)
@@ -63,8 +62,10 @@ async def test_a_clusters_reclaim_is_measured(own_controlplane: ControlPlane, tm
         one.notice([await one.node_of("j-worker-1")], lead=120)
         await one.decided(job, "Suspended")
         after = await scraped(address, "released_gpu_seconds_total")
-        where = {"zone": "zone-b", "instance_type": "gpu.large"}
-        assert after.value("reclaims_total", source="aliyun", **where) == 1
+        assert after.value("reclaims_total", source="aliyun", **POOL) == 1
+        assert after.value("pool_worker_seconds_total", price_class="unknown", **POOL) == after.value(
+            "pool_unpriced_worker_seconds_total", price_class="unknown", **POOL
+        )
         assert after.value("released_gpu_seconds_total") == after.value("released_worker_seconds_total")
         assert after.value("notice_to_directive_seconds_count", directive="STOP") == 1
         assert after.value("jobs", phase="Suspended") == 1

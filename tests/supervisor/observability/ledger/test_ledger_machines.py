@@ -110,6 +110,7 @@ def test_the_accounts_of_all_machines_are_those_of_the_ledger(
         for (account, _), seconds in counted_on.items():
             held[account] += seconds  # type: ignore[assignment]
     assert dict(held) == pytest.approx(dict(total), abs=1e-3)
+    assert sum(book.totals.held.values()) == pytest.approx(held.total(), abs=1e-3)
 
 
 def test_what_a_process_says_holds_for_all_machines_of_its_run() -> None:

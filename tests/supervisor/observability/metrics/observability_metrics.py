@@ -73,6 +73,7 @@ def live(snapshot: Callable[[], Snapshot], clock: Clock) -> LiveState:
         record=Fault("record", clock),
         placements=lambda _job: None,
         machine=lambda _node: UNKNOWN_MACHINE,
+        node_of=lambda _pod: None,
         policy=POLICY,
         now=clock.now,
     )

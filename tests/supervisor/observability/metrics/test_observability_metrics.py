@@ -115,7 +115,7 @@ async def test_the_walk_of_one_notice_is_measured(scene: tuple[Served, Scrape]) 
         name: after.value(f"{name}_total", **labels)
         for name, labels in {
             "notices": {"source": "metadata", "outcome": "received"},
-            "reclaims": {"source": "metadata", "zone": "unknown", "instance_type": "unknown"},
+            "reclaims": {"source": "metadata", "cloud": "unknown", "zone": "unknown", "instance_type": "unknown"},
             "groups": {"outcome": "stopped"},
             "acknowledgements": {"kind": "saved"},
             "suspensions": {},

@@ -6,11 +6,12 @@ from itertools import pairwise
 from prometheus_client import CollectorRegistry
 
 from servicekit.metrics import LabelLimiter, registry
+from supervisor.domain.capacity import Machine
 from supervisor.domain.ids import Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
-from supervisor.observability.hooks import UNKNOWN_LOCATION, NodeLocation
 from supervisor.observability.journal import NoticeChanged
 from supervisor.observability.metrics.notices import NoticeMetrics
+from supervisor.observability.metrics.pools import PoolLabels
 from tests.supervisor.decide.decide_builders import T0, notice
 
 
@@ -21,7 +22,7 @@ def outcomes(registry: CollectorRegistry) -> dict[str, float]:
 
 def test_an_episode_is_received_and_ends_once() -> None:
     """Drifting deadlines and later sessions are no news; an announcement after the end is another episode."""
-    metrics = NoticeMetrics(found := registry(), lambda _subject: UNKNOWN_LOCATION, LabelLimiter(8))
+    metrics = NoticeMetrics(found := registry(), LabelLimiter(8), PoolLabels())
     first = notice(1, left=120.0)
     drifted = replace(first, deadline=T0 + 130.0, revision=2)
     withdrawn = replace(drifted, state=NoticeState.WITHDRAWN, revision=3)
@@ -38,20 +39,21 @@ def test_an_episode_is_received_and_ends_once() -> None:
         found.get_sample_value("job_supervisor_notice_lead_seconds_sum", {"source": "metadata", "class": "sudden"})
         == 120
     )
-    unknown = {"source": "metadata", "zone": "unknown", "instance_type": "unknown"}
+    unknown = {"source": "metadata", "cloud": "unknown", "zone": "unknown", "instance_type": "unknown"}
     assert found.get_sample_value("job_supervisor_reclaims_total", unknown) == 2
 
 
 def test_what_had_expired_when_it_came_was_no_reclaim() -> None:
-    metrics = NoticeMetrics(found := registry(), lambda _subject: UNKNOWN_LOCATION, LabelLimiter(8))
+    metrics = NoticeMetrics(found := registry(), LabelLimiter(8), PoolLabels())
     metrics.on_change(NoticeChanged(None, notice(1, state=NoticeState.EXPIRED), T0))
     assert outcomes(found) == {"expired": 1}
 
 
 def test_labels_stay_few() -> None:
     """Whatever names agents make up, and however many kinds of nodes there are."""
-    places = iter(NodeLocation(f"zone-{number}", f"type-{number}") for number in range(1000))
-    metrics = NoticeMetrics(found := registry(), lambda _subject: next(places), LabelLimiter(4))
+    machines = iter(Machine(zone=f"zone-{number}", instance_type=f"type-{number}") for number in range(1000))
+    metrics = NoticeMetrics(found := registry(), LabelLimiter(4), PoolLabels())
+    metrics.machine = lambda _subject: next(machines)
     for number in range(1000):
         about = Subject(SubjectKind.POD, f"n{number}", f"uid-{number}")
         made_up = replace(notice(1), source=Source(f"source-{number}"), subject=about)

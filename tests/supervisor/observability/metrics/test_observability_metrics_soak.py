@@ -9,11 +9,11 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
+from supervisor.domain.capacity import Machine
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState, ReclaimNotice, Subject, SubjectKind
 from supervisor.domain.order import ProcessDirective, ProcessDirectiveKind
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState
-from supervisor.observability.hooks import NodeLocation
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged
 from supervisor.observability.metrics.wiring import ClusterSources, Metrics
 from supervisor.refusals import Code, Refusals, Wire
@@ -73,10 +73,9 @@ class Soak:
     def __init__(self) -> None:
         clock, refusals = Clock(), Refusals()
         metrics = Metrics("0", refusals, Bulkhead(Clock()), clock)
-        locations = ClusterSources(locations=lambda about: NodeLocation(about.uid[-1], about.name), gpus=lambda _: 8.0)
-        self.leader = metrics.for_leader(lambda: True, locations)
+        self.leader = metrics.for_leader(lambda: True, ClusterSources(gpus=lambda _: 8.0))
         self.registry = metrics.registry
-        seen = live(Snapshot, clock)
+        seen = replace(live(Snapshot, clock), machine=lambda node: Machine(zone=node[-1], instance_type=node))
         populate(seen.agents)
         self.listeners = self.leader.attach(seen)
         refusals.add(Wire.GRPC, Code.OLDER_REVISION, "late")
