@@ -237,6 +237,12 @@ class MachinePool:
         """See `name_of`."""
         return self.name_of(self)
 
+    def says(self, other: Self) -> bool:
+        """Whether it says all that another one does: it may be the same, of which more is known."""
+        is_priced = other.price_class in (PriceClass.UNKNOWN, self.price_class)
+        pairs = ((self.cloud, other.cloud), (self.zone, other.zone), (self.instance_type, other.instance_type))
+        return is_priced and all(theirs in ("", ours) for ours, theirs in pairs)
+
     @property
     def is_known(self) -> bool:
         """Whether all of it is known."""

@@ -92,11 +92,6 @@ class HeldOn:
             cloud=self.cloud, zone=self.zone, instance_type=self.instance_type, price_class=self.price_class
         )
 
-    @property
-    def is_known(self) -> bool:
-        """Whether its price can be looked up."""
-        return bool(self.instance_type) and self.price_class is not PriceClass.UNKNOWN
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:

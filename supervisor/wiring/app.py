@@ -39,7 +39,7 @@ from supervisor.ingest.steering import StoreSteering
 from supervisor.jobs.adapter import adapter_by_job
 from supervisor.observability import groups, history, journal, status
 from supervisor.observability.hooks import LiveState, MetricsHooks, TimedStore
-from supervisor.observability.ledger import book, stays
+from supervisor.observability.ledger import book, machines, stays
 from supervisor.observability.notifications import config, notifier
 from supervisor.observability.page.endpoints import status_page
 from supervisor.observability.record import recorder
@@ -256,7 +256,8 @@ class SharedState:
         self.members = members.MemberStreams(job, self.requests.add, bulkhead)
         self.launchers = Launchers(base.tokens.process, clock.now, self.facts.waits_for)
         self.groups = groups.DecidedGroups(self.facts.noticed, settings)
-        self.ledger = book.LedgerBook(base.clock, partial(_held_on, base, self))
+        self.machines = machines.HostMachines(base.clock, partial(_held_on, base, self))
+        self.ledger = book.LedgerBook(base.clock, self.machines)
         self.record = Fault("record of what happened", base.clock)
         self.live = LiveState(
             snapshot=store.snapshot,
@@ -425,7 +426,7 @@ def _status(base: Foundation, state: SharedState) -> Feature:
         base.clock,
         noticed=state.facts.noticed,
         costs=partial(_measured, state),
-        held_on=partial(_held_on, base, state),
+        machines=state.machines,
         totals=state.ledger.totals,
     )
     stayed.begin(state.store.snapshot().jobs.values())

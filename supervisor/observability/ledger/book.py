@@ -1,7 +1,7 @@
 """Adds up the worker-seconds of each job by account and machine, as a listener of the journal."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from servicekit.clock import Clock
@@ -12,6 +12,7 @@ from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.ledger.accounts import hosts_by_account, workers_by_account
 from supervisor.observability.ledger.hours import HourlySums, LedgerHour
+from supervisor.observability.ledger.machines import HostMachines
 from supervisor.observability.ledger.totals import PoolTotals
 from supervisor.observability.ledger.words import SpokenTime
 
@@ -26,9 +27,6 @@ LedgerHours = Mapping[LedgerHour, Mapping[Account, float]]
 
 HeldHours = Mapping[LedgerHour, Mapping[tuple[Account, HeldOn], float]]
 """Those that jobs held, by account and by the kind of machine that they were held on."""
-
-HeldOnEach = Callable[[JobName, Collection[Host]], Mapping[Host, HeldOn]]
-"""Returns the kind of machine under each of these hosts of a job. A host may be left out: nothing is known of it."""
 
 _Spent = tuple[Account, HeldOn | None]
 """An account, and the kind of machine if it is of workers that a job holds."""
@@ -56,19 +54,12 @@ class _Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Workers:
-    """The workers of a job at one moment: the hosts that it holds, the machines under them, and what it lacks."""
+    """The workers of a job at one moment: the hosts that it holds, the machines under its hosts, and what it lacks."""
 
+    job: SupervisedJob
     hosts: Mapping[Account, frozenset[Host]]
     lacking: Mapping[Account, int]
     machines: Mapping[Host, HeldOn]
-
-    @property
-    def held(self) -> frozenset[Host]:
-        return frozenset().union(*self.hosts.values())
-
-    @property
-    def is_known(self) -> bool:
-        return all(host in self.machines and self.machines[host].is_known for host in self.held)
 
     def counted(self) -> Mapping[_Spent, int]:
         """Returns how many there are of each account, and on each kind of machine."""
@@ -113,21 +104,19 @@ class LedgerBook:
 
     Args:
         clock: Of both kinds.
-        held_on: Looks at machines, which takes 3 µs each: only if hosts of a job have changed, or are not known yet.
-        totals: Gets what jobs held on each kind of machine.
+        machines: Knows the machines of hosts.
 
     Attributes:
+        totals: What jobs held on each kind of machine.
         told: Of the worker-seconds of runs, what processes have said of them so far. It only grows.
     """
 
     name = "ledger"
 
-    def __init__(
-        self, clock: Clock, held_on: HeldOnEach = lambda _job, _hosts: {}, totals: PoolTotals | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, machines: HostMachines | None = None) -> None:
         self.clock = clock
-        self.totals = PoolTotals() if totals is None else totals
-        self._held_on = held_on
+        self.totals = PoolTotals()
+        self._machines = HostMachines(clock) if machines is None else machines
         self._sums = HourlySums[_Spent](clock)
         self._workers: dict[JobName, _Workers] = {}
         self._heard: dict[JobName, _Heard] = {}
@@ -150,6 +139,7 @@ class LedgerBook:
                 self._sums.forget(before.name)
                 self._heard.pop(before.name, None)
                 self._workers.pop(before.name, None)
+                self._machines.forget(before.name)
 
     def on_spent(self, worker: Worker, said: TimeSpent) -> None:
         """Hears from a process what it has spent its time on, and divides the time of its job's run by that."""
@@ -180,13 +170,14 @@ class LedgerBook:
     def waiting(self) -> LedgerChanges:
         """Counts until now, and returns the hours that have changed since they were written, whole.
 
-        Machines of which nothing was known, because their agent or pod was not there yet, are looked at again.
+        Machines that are not known yet, because their agent or pod was not there, are looked at again.
         """
         for job in self._sums.jobs:
             self._count(job)
-        for name, workers in self._workers.items():
-            if not workers.is_known:
-                self._look(name, workers)
+        for workers in [*self._workers.values()]:
+            machines = self._machines.of(workers.job)
+            if machines is not workers.machines:
+                self._set(replace(workers, machines=machines))
         return LedgerChanges(self._sums.waiting())
 
     def counted(self) -> TotalTime:
@@ -200,23 +191,13 @@ class LedgerBook:
         self._sums.written(changes.counted)
 
     def _put(self, job: SupervisedJob) -> None:
-        before = self._workers.get(job.name)
         lacking = {account: number for account, number in workers_by_account(job).items() if account not in HELD}
-        workers = _Workers(hosts_by_account(job), lacking, {} if before is None else before.machines)
-        if before is None or before.held != workers.held or not workers.is_known:
-            self._look(job.name, workers)
-        else:
-            self._set(job.name, workers)
+        self._set(_Workers(job, hosts_by_account(job), lacking, self._machines.of(job)))
         self._heard.setdefault(job.name, _Heard())
 
-    def _look(self, job: JobName, workers: _Workers) -> None:
-        """Looks at the machines of a job."""
-        hosts = workers.held
-        self._set(job, replace(workers, machines=self._held_on(job, hosts) if hosts else {}))
-
-    def _set(self, job: JobName, workers: _Workers) -> None:
-        self._workers[job] = workers
-        self._sums.put(job, workers.counted())
+    def _set(self, workers: _Workers) -> None:
+        self._workers[workers.job.name] = workers
+        self._sums.put(workers.job.name, workers.counted())
 
     def _count(self, job: JobName) -> None:
         heard = self._heard.get(job)

@@ -8,20 +8,19 @@ from servicekit.clock import Clock
 from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import Host, Instant, JobName, NoticeId
 from supervisor.domain.job import Capability, Framework, OnLoss, Phase, SupervisedJob
-from supervisor.domain.ledger import Account
+from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.notice import NoticeClass, NoticeState, ReclaimNotice
 from supervisor.domain.stays import HostStay, MeasuredCosts, WantedSpan
 from supervisor.observability.journal import Change, JobChanged, JobForgotten, NoticeChanged, NoticedHosts
 from supervisor.observability.ledger.accounts import workers_by_account
-from supervisor.observability.ledger.book import HeldOnEach
 from supervisor.observability.ledger.hours import HOUR
+from supervisor.observability.ledger.machines import HostMachines
 from supervisor.observability.ledger.totals import PoolTotals
 
 MAX_WAITING = 50_000
 """Spans and stays that wait for the database, about 20 MB."""
 
-_LOOK_SECONDS = 600.0
-"""For how long a machine that is not known yet is looked at: its agent takes a minute, and 16,000 looks take 0.06 s."""
+_UNKNOWN_POOL = MachinePool()
 
 SpanKey = tuple[JobName, Instant]
 StayKey = tuple[JobName, Host, Instant]
@@ -38,10 +37,11 @@ class StayChanges:
 
 @dataclass(slots=True)
 class _Wanting:
-    """A job that wants workers."""
+    """A job that wants workers. `machines` are those that its stays have their pools from."""
 
     job: SupervisedJob
     span: WantedSpan
+    machines: Mapping[Host, HeldOn] = field(default_factory=dict)
     stays: dict[Host, HostStay] = field(default_factory=dict)
     notices: dict[Host, NoticeId] = field(default_factory=dict)
 
@@ -52,9 +52,9 @@ class StayBook:
 
     Args:
         clock: Its instants are those of the changes that the journal reports.
+        machines: Knows the machines of hosts.
         noticed: Returns the hosts of a job with a notice.
         costs: Returns what the processes of a job have measured.
-        held_on: Looks at machines, which takes 3 µs each: only those of hosts whose pool is not known yet.
         totals: Gets the hosts that went, by pool.
     """
 
@@ -62,7 +62,7 @@ class StayBook:
     clock: Clock
     noticed: NoticedHosts = lambda _job: {}
     costs: Callable[[SupervisedJob], MeasuredCosts] = lambda _job: MeasuredCosts()
-    held_on: HeldOnEach = lambda _job, _hosts: {}
+    machines: HostMachines = field(default_factory=lambda: HostMachines(Clock()))
     totals: PoolTotals = field(default_factory=PoolTotals)
     _jobs: dict[JobName, _Wanting] = field(default_factory=dict)
     _staying: defaultdict[Host, set[JobName]] = field(default_factory=lambda: defaultdict(set))
@@ -81,6 +81,7 @@ class StayBook:
                 self._see(after, at, restarts=0 if before is None else _restarts(before, after))
             case JobForgotten(before, at):
                 self._end(before.name, at)
+                self.machines.forget(before.name)
             case NoticeChanged(_, notice, at):
                 # Of thousands of jobs, a notice concerns a few.
                 names = self._noticing.get(notice.id, set()) | self._staying.get(Host(notice.subject.name), set())
@@ -199,22 +200,24 @@ class StayBook:
             self._close(wanting, stay, at, gone=True)
         for host in sorted(listed - wanting.stays.keys()):
             if host not in noticed or noticed[host].state is not NoticeState.GONE:
-                self._put(wanting, HostStay(host=host, begins=at))
+                self._put(wanting, HostStay(host=host, begins=at, pool=_pool(wanting.machines.get(host))))
         self._find_pools(wanting, at)
         self._find_notices(wanting, at)
 
-    def _find_pools(self, wanting: _Wanting, now: Instant) -> None:
-        """Looks at the machines that are not known yet, because they are new, or their agent or pod was not there."""
-        missing = {
-            host
-            for host, stay in wanting.stays.items()
-            if stay.begins > now - _LOOK_SECONDS and (stay.pool is None or not stay.pool.is_known)
-        }
-        if not missing:
+    def _find_pools(self, wanting: _Wanting, at: Instant) -> None:
+        """Notes what has become known of the machines. Another machine under the same name begins another stay."""
+        before, wanting.machines = wanting.machines, self.machines.of(wanting.job)
+        if wanting.machines is before:
             return
-        for host, on in self.held_on(wanting.job.name, missing & wanting.job.observed.hosts).items():
-            if (pool := on.pool) != wanting.stays[host].pool:
-                self._put(wanting, replace(wanting.stays[host], pool=pool))
+        for host, on in wanting.machines.items():
+            stay = None if on is before.get(host) else wanting.stays.get(host)
+            if stay is None or (pool := _pool(on)) == stay.pool:
+                continue
+            if stay.pool is None or (pool is not None and pool.says(stay.pool)):
+                self._put(wanting, replace(stay, pool=pool))
+            else:
+                self._close(wanting, stay, at, gone=False)
+                self._put(wanting, HostStay(host=host, begins=max(at, stay.begins), pool=pool))
 
     def _find_notices(self, wanting: _Wanting, at: Instant) -> None:
         # An end is reported by itself: what is noticed at present may be later than the change that is heard of.
@@ -264,13 +267,18 @@ class StayBook:
     def _close(self, wanting: _Wanting, stay: HostStay, at: Instant, *, gone: bool) -> None:
         ended = replace(stay, ends=max(stay.begins, at), gone=gone)
         if gone:
-            self.totals.add_gone(stay.pool or MachinePool(), noticed=stay.noticed is not None)
+            self.totals.add_gone(stay.pool or _UNKNOWN_POOL, noticed=stay.noticed is not None)
         self._stays[wanting.job.name, stay.host, stay.begins] = ended
         del wanting.stays[stay.host]
         self._staying[stay.host].discard(wanting.job.name)
         if not self._staying[stay.host]:
             del self._staying[stay.host]
         wanting.notices.pop(stay.host, None)
+
+
+def _pool(on: HeldOn | None) -> MachinePool | None:
+    """The pool of a machine; None if nothing is known of it."""
+    return None if on is None or on.pool == _UNKNOWN_POOL else on.pool
 
 
 def _wants(job: SupervisedJob) -> bool:

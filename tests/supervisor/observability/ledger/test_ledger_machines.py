@@ -17,6 +17,7 @@ from supervisor.observability.journal import JobChanged, JobForgotten
 from supervisor.observability.ledger.accounts import hosts_by_account
 from supervisor.observability.ledger.book import LedgerBook
 from supervisor.observability.ledger.hours import HOUR
+from supervisor.observability.ledger.machines import HostMachines
 from tests.supervisor.decide.decide_builders import first, running_job, suspended_job, waiting_job
 from tests.supervisor.observability.ledger.test_ledger_accounts import jobs
 from tests.supervisor.observability.ledger.test_ledger_book import JOB, HandClock
@@ -41,7 +42,7 @@ def _held(book: LedgerBook) -> dict[HeldOn, float]:
 
 def test_each_kind_of_machine_is_counted_while_it_is_held() -> None:
     clock = HandClock()
-    book = LedgerBook(clock, _of)
+    book = LedgerBook(clock, HostMachines(clock, _of))
     book.begin([running_job()])
     clock.at += 10
     book.on_change(JobChanged(None, suspended_job(), clock.now()))
@@ -60,30 +61,32 @@ def test_each_kind_of_machine_is_counted_while_it_is_held() -> None:
 def test_a_machine_that_is_not_known_yet_is_looked_at_again() -> None:
     """Its agent may connect after the job has begun to run."""
     clock, known = HandClock(), HeldOn()
-    book = LedgerBook(clock, lambda _job, hosts: dict.fromkeys(hosts, known))
+    book = LedgerBook(clock, HostMachines(clock, lambda _job, hosts: dict.fromkeys(hosts, known)))
     book.begin([running_job()])
     clock.at += 10
     known = _SPOT
     assert _held(book) == {HeldOn(): 60}
+    clock.at += 20
+    assert _held(book) == {HeldOn(): 180}
     clock.at += 10
-    assert _held(book) == {HeldOn(): 60, _SPOT: 60}
+    assert _held(book) == {HeldOn(): 180, _SPOT: 60}
 
 
-def test_machines_are_looked_at_only_if_the_hosts_have_changed() -> None:
+def test_only_machines_of_new_hosts_are_looked_at() -> None:
     clock, looks = HandClock(), list[Collection[Host]]()
 
     def look(_job: JobName, hosts: Collection[Host]) -> Mapping[Host, HeldOn]:
         looks.append(hosts)
         return dict.fromkeys(hosts, _SPOT)
 
-    book = LedgerBook(clock, look)
+    book = LedgerBook(clock, HostMachines(clock, look))
     book.begin([running_job()])
-    for job in (running_job(), running_job(workers=3), running_job(workers=3)):
+    for job in (running_job(), running_job(workers=3), running_job(workers=3), running_job(workers=4)):
         clock.at += 10
         book.on_change(JobChanged(None, job, clock.now()))
         book.waiting()
-    assert looks == [first(6), first(3)]
-    assert _held(book) == {_SPOT: 150}
+    assert looks == [first(6), first(4) - first(3)]
+    assert _held(book) == {_SPOT: 180}
 
 
 _STATE = st.tuples(jobs(), st.floats(0.125, 500), st.none() | st.floats(0, 1))
@@ -95,7 +98,7 @@ def test_the_accounts_of_all_machines_are_those_of_the_ledger(
 ) -> None:
     """Account by account, of what is held, whatever a process says; of what is not held no machine is known."""
     clock = HandClock()
-    book, process = LedgerBook(clock, _of), TruthfulProcess("p", 0, 0)
+    book, process = LedgerBook(clock, HostMachines(clock, _of)), TruthfulProcess("p", 0, 0)
     for job, seconds, saving in states:
         book.on_change(JobChanged(None, job, clock.now()))
         clock.at += seconds
@@ -116,7 +119,7 @@ def test_the_accounts_of_all_machines_are_those_of_the_ledger(
 def test_what_a_process_says_holds_for_all_machines_of_its_run() -> None:
     """And for no machine that the run had before."""
     clock, process = HandClock(), TruthfulProcess("p", 0, 0)
-    book = LedgerBook(clock, _of)
+    book = LedgerBook(clock, HostMachines(clock, _of))
     book.begin([running_job(workers=1)])
     clock.at += 100
     book.on_change(JobChanged(None, running_job(workers=3), clock.now()))
@@ -135,18 +138,6 @@ def test_what_a_process_says_holds_for_all_machines_of_its_run() -> None:
             (Account.TRAINING, _SPOT): 140,
         }
     )
-
-
-@pytest.mark.parametrize(
-    ("machine", "is_known"),
-    [
-        (Machine(instance_type="p5", price_class=PriceClass.SPOT), True),
-        (Machine(instance_type="p5"), False),
-        (Machine(cloud="aws", price_class=PriceClass.SPOT), False),
-    ],
-)
-def test_a_price_needs_the_type_and_whether_it_is_spot(machine: Machine, *, is_known: bool) -> None:
-    assert HeldOn.of(machine, None).is_known is is_known
 
 
 @pytest.mark.parametrize(("asked", "gpus"), [(2.0, 2.0), (0.0, 0.0), (-1.0, None), (None, None)])

@@ -15,6 +15,7 @@ from supervisor.domain.stays import HostStay, MeasuredCosts
 from supervisor.observability.journal import JobChanged, JobForgotten, NoticeChanged
 from supervisor.observability.ledger import stays as module
 from supervisor.observability.ledger.hours import HOUR
+from supervisor.observability.ledger.machines import HostMachines
 from supervisor.observability.ledger.stays import StayBook
 from tests.supervisor.decide.decide_builders import first, hosts, notice, noticed, observing, running_job
 from tests.supervisor.observability.ledger.test_ledger_book import JOB, T0, HandClock
@@ -194,16 +195,17 @@ def test_a_stay_names_the_pool_of_its_machine() -> None:
         looks.append(asked)
         return dict.fromkeys(asked, on)
 
-    told.book.held_on = look
+    told.book.machines = HostMachines(told.clock, look)
     assert {stay.pool for stay in told.stays.values()} == {on.pool}
     on = replace(on, price_class=PriceClass.SPOT)
+    told.clock.at = 30
     assert {stay.pool for stay in told.stays.values()} == {on.pool}
-    told.announces(10, _notice(10))
-    told.announces(40, replace(_notice(10), state=NoticeState.WITHDRAWN, ended_at=T0 + 40))
-    assert told.stays["n1", 40].pool == on.pool
+    told.announces(60, _notice(60))
+    told.announces(90, replace(_notice(60), state=NoticeState.WITHDRAWN, ended_at=T0 + 90))
+    assert told.stays["n1", 90].pool == on.pool
     assert looks == [hosts(1, 2)] * 2
-    told.changes(50, hosts=hosts(1, 2, 3))
-    assert (told.stays["n3", 50].pool, looks[2:]) == (on.pool, [hosts(3)])
+    told.changes(95, hosts=hosts(1, 2, 3))
+    assert (told.stays["n3", 95].pool, looks[2:]) == (on.pool, [hosts(3)])
 
 
 def test_a_machine_that_nobody_describes_is_not_looked_at_for_ever() -> None:
@@ -214,7 +216,7 @@ def test_a_machine_that_nobody_describes_is_not_looked_at_for_ever() -> None:
         looks.append(asked)
         return {}
 
-    told.book.held_on = look
+    told.book.machines = HostMachines(told.clock, look)
     for at in range(0, 1500, 60):
         told.clock.at = at
         assert {stay.pool for stay in told.stays.values()} == {None}
