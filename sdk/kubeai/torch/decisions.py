@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Any, Sequence, Tuple
 
 from kubeai.elastic.elastic_agent import is_of_collective
 from kubeai.elastic.identity import write_atomically
@@ -18,6 +18,14 @@ from kubeai.torchrun.workers import DIRECTORY, JOINS, ROUND
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class RoundHost:
+    """One elastic agent of a round: where it is reached, which is one agent's own, and its number of processes."""
+
+    address: str
+    processes: int
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,7 @@ class WorkerRound:
         world_size: The number of processes of all members.
         address: Where its store is.
         port: The store's port.
+        hosts: The members in the order of their ranks.
     """
 
     number: int
@@ -39,6 +48,12 @@ class WorkerRound:
     world_size: int
     address: str
     port: int
+    hosts: Tuple[RoundHost, ...] = ()  # noqa: UP006 - Python 3.8
+
+
+def read_hosts(members: Any) -> tuple[RoundHost, ...]:
+    """Return the members of a round from JSON. Raises KeyError, TypeError or ValueError if it is malformed."""
+    return tuple(RoundHost(str(each["address"]), int(each["processes"])) for each in members)
 
 
 class RoundFile:
@@ -88,6 +103,7 @@ class RoundFile:
                     int(fields["world_size"]),
                     str(fields["store"]["address"]),
                     int(fields["store"]["port"]),
+                    read_hosts(fields["members"]),
                 )
                 self._seen = version
         except (OSError, ValueError, TypeError, KeyError):

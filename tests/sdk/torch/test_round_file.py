@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubeai.torch.decisions import RoundFile, WorkerRound
+from kubeai.torch.decisions import RoundFile, RoundHost, WorkerRound
 from kubeai.torchrun.member import RendezvousRound as AgentsRound
 from kubeai.torchrun.member import RoundMember, RoundStoreAddress
 from kubeai.torchrun.workers import Workers, WorkersProgress
@@ -36,8 +36,9 @@ def test_a_process_reads_the_round_that_its_agent_has_written(workers: Workers, 
     assert file.newest() is None
     for number in (5, 6):
         _publish(workers, number)
+        hosts = RoundHost("node0:1", 1), RoundHost("node1:1", 1)
         assert file.newest() == WorkerRound(
-            number, in_process=True, base_rank=1, world_size=2, address="node0", port=29500
+            number, in_process=True, base_rank=1, world_size=2, address="node0", port=29500, hosts=hosts
         )
 
 
