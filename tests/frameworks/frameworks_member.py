@@ -72,8 +72,8 @@ class _FileGate:
     def should_regroup(self, step: int) -> bool:
         self._step = step
         try:
-            return int((self._member.root / "agreed").read_text(encoding="ascii")) == step
-        except (OSError, ValueError):
+            return str(step) in (self._member.root / "agreed").read_text(encoding="ascii").split()
+        except OSError:
             return False
 
     def report_holding(self) -> None:

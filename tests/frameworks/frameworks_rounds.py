@@ -52,7 +52,7 @@ class Rounds:
         kind: What they train.
         steps: How many steps.
         step_seconds: The shortest time for one.
-        script: Of this folder, which takes these and a name.
+        script: Of this folder, or a whole path. It takes these and a name.
     """
 
     home: Path
@@ -126,19 +126,50 @@ class Rounds:
         """Wait until these processes have said that they have lost another rank."""
         self._until(lambda: all(self._said(name).get("lost") for name in names), "without a rank")
 
-    def regroup(self, *names: str) -> None:
-        """Let all ranks pause at one step; then form the next round, and end those that are no part of it."""
+    def regroup(self, *names: str, lost: str = "") -> int:
+        """Let all ranks pause at one step; then form the next round, and end those that are no part of it.
+
+        Returns the step. `lost` is as of `regroup_at`.
+        """
         step = max(self.step_of(name) for name in self.members) + _AHEAD
+        self.agree(step)
+        self.regroup_at(step, *names, lost=lost)
+        return step
+
+    def agree(self, *steps: int) -> None:
+        """Let all ranks pause at these steps."""
         draft = self.root / "agreed-draft"
-        draft.write_text(str(step), encoding="ascii")
+        draft.write_text(" ".join(map(str, steps)), encoding="ascii")
         draft.replace(self.root / "agreed")
-        holding = [self.root / f"holding-{step}-{name}" for name in self.members]
-        self._until(lambda: all(path.exists() for path in holding), f"holding at {step}")
+
+    def regroup_at(self, step: int, *names: str, lost: str = "") -> None:
+        """Form the next round when all ranks pause at an agreed step, and end those that are no part of it.
+
+        `lost`: this one dies meanwhile, and the others form another round without it.
+        """
+        self.until_holding(step)
         left = set(self.members) - set(names)
+        if lost:
+            (self.root / "agreed").unlink()  # the others may come to this step again
+            self._write_round(names, in_process=True)
+            assert self._processes.pop(lost).wait(SECONDS) == -signal.SIGKILL
+            names = tuple(name for name in names if name != lost)
         self.form(*names)
-        for name in left:
+        for name in left - {lost}:
             self.send(name, signal.SIGTERM)
             self._processes.pop(name).communicate()
+
+    def until_holding(self, step: int) -> None:
+        """Wait until all ranks pause at a step."""
+        holding = [self.root / f"holding-{step}-{name}" for name in self.members]
+        self._until(lambda: all(path.exists() for path in holding), f"holding at {step}")
+
+    def terminate(self, *names: str) -> None:
+        """End processes as their elastic agents would for new ones, and wait until they have ended."""
+        for name in names:
+            self.send(name, signal.SIGTERM)
+        for name in names:
+            assert self._processes.pop(name).wait(SECONDS) == -signal.SIGTERM
 
     def send(self, name: str, number: signal.Signals) -> None:
         self._processes[name].send_signal(number)
@@ -193,7 +224,7 @@ class Rounds:
 
     def _spawn(self, name: str, variables: dict[str, str]) -> None:
         script = [
-            str(Path(__file__).with_name(self.script)),
+            str(Path(__file__).parent / self.script),
             self.kind,
             str(self.root),
             str(self.steps),

@@ -206,3 +206,33 @@ def test_terminating_a_forked_child_leaves_the_parents_flag(start: Start, starte
     )
     assert script.end() == 0
     assert script.out.read_text() == "-15 True\nTrue\nFalse\n"
+
+
+DEFERS = """
+    import os, signal
+    from kubeai.elastic import elastic_agent
+
+    # HANDLER
+    with elastic_agent.deferring_sigterm():
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("others have what they need")
+    print("goes on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "output"),
+    [
+        ("", -signal.SIGTERM, "others have what they need\n"),
+        (
+            'signal.signal(signal.SIGTERM, lambda *_: print("handled"))',
+            0,
+            "others have what they need\nhandled\ngoes on\n",
+        ),
+    ],
+)
+def test_a_deferred_sigterm_comes_after_the_block(start: Start, handler: str, code: int, output: str) -> None:
+    """To whatever was to handle it before."""
+    script = start(DEFERS.replace("# HANDLER", handler))
+    assert script.end() == code
+    assert script.output() == output

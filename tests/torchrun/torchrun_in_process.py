@@ -29,6 +29,8 @@ from torch.utils.data import DataLoader, Dataset
 from tests.testkit import torch_exit
 
 STEPS = 1500
+EVERY = 50
+"""How many steps there are between two checkpoints, all of which remain."""
 _SAMPLES, _GLOBAL_BATCH = 480, 24
 _WRAPPING, _DIRECTORY = sys.argv[1], Path(sys.argv[2])
 _DROPOUT = 0.2 if _WRAPPING == "own" else 0.0
@@ -112,7 +114,7 @@ def _train_in_own_loop(recorder: Recorder, limits: Limits) -> Any:
         return DistributedDataParallel(states["model"]), iter(loader)
 
     loop = ElasticLoop(_replicated(states, build), backend="gloo", limits=limits)
-    for step, (wrapped, batches) in loop.steps(STEPS, every=50):
+    for step, (wrapped, batches) in loop.steps(STEPS, every=EVERY):
         with contextlib.suppress(RankLost), loop.attempt():
             states["optimizer"].zero_grad()
             for number in range(sampler.share.steps):
@@ -129,8 +131,9 @@ def _train_in_own_loop(recorder: Recorder, limits: Limits) -> Any:
 def _train(recorder: Recorder, limits: Limits) -> Any:
     if _WRAPPING == "own":
         return _train_in_own_loop(recorder, limits)
-    state: Any = _replicated(_build()) if _WRAPPING == "ddp" else Sharded(_DIRECTORY / "checkpoints", _build_sharded)
-    numbers = {"samples": _SAMPLES, "global_batch": _GLOBAL_BATCH, "steps": STEPS, "every": 50}
+    sharded = Sharded(_DIRECTORY / "checkpoints", _build_sharded, keep=STEPS)
+    state: Any = _replicated(_build()) if _WRAPPING == "ddp" else sharded
+    numbers = {"samples": _SAMPLES, "global_batch": _GLOBAL_BATCH, "steps": STEPS, "every": EVERY}
     return train(state, recorder.backward, **numbers, backend="gloo", limits=limits)
 
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Iterator
 
 from . import threads, wire
 
@@ -33,6 +33,9 @@ _NO_DESCRIPTOR = -1
 # torch.distributed raises a RuntimeError for gloo.
 _COLLECTIVE_ERRORS = ("DistBackendError", "DistNetworkError", "DistStoreError")
 _COLLECTIVE_WORDS = ("gloo", "nccl")
+
+_is_deferring = False
+"""Whether SIGTERM waits."""
 
 failed_in_collective = False
 """Whether this process exits because a collective has failed."""
@@ -70,6 +73,32 @@ def obey_sigterm() -> None:
     if threading.current_thread() is threading.main_thread():
         with contextlib.suppress(ValueError, OSError):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def can_defer_sigterm() -> bool:
+    """Return whether this is the main thread, and whatever SIGTERM does was not installed by C code."""
+    is_main = threading.current_thread() is threading.main_thread()
+    return is_main and signal.getsignal(signal.SIGTERM) is not None
+
+
+@contextlib.contextmanager
+def deferring_sigterm() -> Iterator[None]:
+    """Let a SIGTERM wait until the block has ended, in which other processes need this one.
+
+    Its agent sends it as soon as the process is part of no round, and kills it 30 s later. Call it where
+    `can_defer_sigterm` says so.
+    """
+    global _is_deferring  # noqa: PLW0603 - a signal's disposition is one for the process, too
+    has_come = threading.Event()
+    _is_deferring = True
+    before = signal.signal(signal.SIGTERM, lambda *_: has_come.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        _is_deferring = False
+        if has_come.is_set():
+            signal.raise_signal(signal.SIGTERM)
 
 
 def watch_main_thread(stderr: StderrLog) -> None:
@@ -117,7 +146,7 @@ def watch_main_thread(stderr: StderrLog) -> None:
                 received = reader.recv(64)
                 if not received:
                     return
-                if signal.SIGTERM in received and not executes():
+                if signal.SIGTERM in received and not _is_deferring and not executes():
                     os._exit(_EXIT_CODE)
 
     threads.start("kubeai-signal", read, stderr)

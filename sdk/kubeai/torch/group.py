@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -27,6 +27,13 @@ _FIRST_PAUSE, _PAUSE_FOR_EACH_RANK = 0.001, 0.0005
 """Seconds. The longest pause grows with the number of ranks, so their store has the same number of requests."""
 _PORTS = 32
 """How many process groups of a rank are known to the others, the default one and those of meshes."""
+
+
+class FormedGroup(NamedTuple):
+    """The store of a round, and the finished steps of each of its ranks."""
+
+    store: Any
+    steps: Sequence[int]
 
 
 class _Socket(NamedTuple):
@@ -50,8 +57,8 @@ def form_group(  # noqa: PLR0913 - each is one fact about the group
     timeout: float,
     seconds: float,
     is_over: Callable[[], bool],
-) -> list[int]:
-    """Make the default process group that of a round, and return the finished steps of each rank.
+) -> FormedGroup:
+    """Make the default process group that of a round.
 
     Torch waits for the other ranks where nothing can interrupt it. So all of them say in the store that they are there
     before any begins.
@@ -87,7 +94,7 @@ def form_group(  # noqa: PLR0913 - each is one fact about the group
         before, limit = sys.excepthook, timedelta(seconds=timeout)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         _hooks = before, sys.excepthook
-        return [int(store.get(f"step/{each}")) for each in range(size)]
+        return FormedGroup(store, [int(store.get(f"step/{each}")) for each in range(size)])
     except (CannotReach, RuntimeError) as error:
         raise NotFormed(f"round {entered.number}: {error}") from error
 

@@ -29,12 +29,14 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
-from kubeai.elastic import regroup
+from kubeai.elastic import elastic_agent, regroup
 from kubeai.elastic.api import resumed
 from kubeai.elastic.loop import finish_step
 
 from .decisions import NO_STATE, Move, NotFormed, RoundFile, is_lost_rank, is_newer, next_move
+from .following import agreed_hosts
 from .group import Connections, form_alone, form_group, leave_group
+from .moves import next_ranks
 from .ranks import RoundRanks
 from .states import Replicated, Sharded
 
@@ -62,12 +64,14 @@ class Limits:
     Attributes:
         collective: For the others in a collective. A frozen host is noticed after this time only.
         forming: For all processes of a new round.
+        handing: For ranks to hand a sharded state over. If they need longer, it goes through a checkpoint. 0: always.
         holding: At an agreed step for the next round. Then training goes on.
         lost: For the next round after a collective has failed. Then the process fails, and is restarted.
     """
 
     collective: float = 30.0
     forming: float = 20.0
+    handing: float = 10.0
     holding: float = 60.0
     lost: float = 60.0
 
@@ -88,6 +92,8 @@ class ElasticLoop(Generic[T]):
         self._rounds = RoundFile.from_environment(os.environ)
         self._step = NO_STATE
         self._round = 0
+        self._entered: WorkerRound | None = None
+        self._store: Any = None
         self._built: Any = None
         self._connections: Connections | None = None
         self._failure: RuntimeError | None = None
@@ -168,7 +174,7 @@ class ElasticLoop(Generic[T]):
     def _begin(self) -> None:
         if self._rounds is None:
             form_alone(self._backend, self._limits.collective)
-            self._step, self._built = self._state.enter([NO_STATE] * dist.get_world_size(), 0)
+            self._step, self._built = self._state.enter([NO_STATE] * dist.get_world_size(), 0, self._limits.handing)
         elif self._rounds.joins:
             self._round = self._rounds.started_in
             self._rounds.say(0, started=True)
@@ -185,11 +191,29 @@ class ElasticLoop(Generic[T]):
         if self._rounds is not None and regroup.should_regroup(self._step):
             # Stand at the agreed step until the next round comes. The agent ends a process that is not part of it.
             with regroup.changing():
-                self._state.hold(self._step)
-                regroup.report_holding()
-                move = self._wait(self._rounds, self._limits.holding, is_whole=True)
+                is_whole = self._hold(self._rounds)
+                move = self._wait(self._rounds, self._limits.holding, is_whole=is_whole)
             if move is Move.GIVE_UP:
                 raise NotFormed(f"this process is not part of the round after {self._round}")
+
+    def _hold(self, rounds: RoundFile) -> bool:
+        """Make the state ready for the next round, and report that this rank holds.
+
+        Returns whether the present round could still go on. It cannot once the parts of the state are others'.
+        """
+        divided = self._state.prepare(self._step, self._limits.handing)
+        if divided is None or self._entered is None or not isinstance(self._state, Sharded):
+            regroup.report_holding()
+            return True
+        # The agents of those that leave want to end them as soon as there is a next round.
+        with elastic_agent.deferring_sigterm():
+            regroup.report_holding()
+            hosts = agreed_hosts(self._store, self._step, rounds, self._entered)
+            if hosts is None:
+                self._state.save(self._step)
+                return True
+            self._state.hand_over(divided, self._step, next_ranks(self._entered.hosts, hosts), self._limits.handing)
+        return False
 
     def _failure_of(self, action: Callable[[], object]) -> RuntimeError | None:
         """Carry out an action of all ranks. Return the error if a rank was lost in it."""
@@ -233,7 +257,7 @@ class ElasticLoop(Generic[T]):
         # Its frames, and those of its cause, would keep what the failed step has computed in memory.
         failure.with_traceback(None).__context__ = failure.__cause__ = None
         leave_group(self._connections)
-        self._built = self._connections = None
+        self._built = self._connections = self._store = self._entered = None
         self._state.leave()
         gc.collect()  # wrappers, and with them buckets of gradients, are part of reference cycles
 
@@ -273,7 +297,7 @@ class ElasticLoop(Generic[T]):
 
     def _form(self, entered: WorkerRound, rounds: RoundFile) -> None:
         self._connections = Connections()
-        steps = form_group(
+        formed = form_group(
             entered,
             rounds.local_rank,
             self._step,
@@ -283,9 +307,10 @@ class ElasticLoop(Generic[T]):
             is_over=lambda: is_newer(rounds.newest(), entered.number),
         )
         self._connections.note()  # before `build` forks workers of a loader
-        if self._step < max(steps):
+        if self._step < max(formed.steps):
             self._step = NO_STATE  # half a state, if its source is lost meanwhile
-        self._step, self._built = self._state.enter(steps, entered.number)
+        self._step, self._built = self._state.enter(formed.steps, entered.number, self._limits.handing)
+        self._entered, self._store = entered, formed.store
         self._connections.note()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar, Union
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -13,6 +14,7 @@ from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, new
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
 from .decisions import NO_STATE, source_of
+from .handover import CarriedPart, DividedState, give, prepared, spread, whole
 from .ranks import RoundRanks
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class Replicated(Generic[T]):
         for optimizer in self.optimizers:
             optimizer.register_step_post_hook(self._note_applied)
 
-    def enter(self, steps: Sequence[int], number: int) -> tuple[int, T]:
+    def enter(self, steps: Sequence[int], number: int, seconds: float) -> tuple[int, T]:  # noqa: ARG002 - as below
         """Make all ranks of a new process group equal; returns the number of finished steps and what was built.
 
         All load a checkpoint if no rank has a state. Otherwise the rank with the most steps gives its own to all.
@@ -72,6 +74,7 @@ class Replicated(Generic[T]):
         Args:
             steps: For each rank the number of steps that it has finished, or `NO_STATE`.
             number: Of the round.
+            seconds: How long parts of a state may take from rank to rank.
         """
         step, source = max(steps), source_of(steps)
         if step == NO_STATE:
@@ -83,8 +86,9 @@ class Replicated(Generic[T]):
     def leave(self) -> None:
         """Do nothing: all of it goes to the next round."""
 
-    def hold(self, step: int) -> None:
+    def prepare(self, step: int, seconds: float) -> DividedState | None:  # noqa: ARG002 - as of `Sharded`
         """Do nothing before the next round: each rank has everything in memory."""
+        return None
 
     def begin_step(self) -> None:
         """Copy what a step changes before its optimizer does: buffers, such as running means, and random numbers."""
@@ -136,8 +140,9 @@ class Replicated(Generic[T]):
 class Sharded(Generic[T]):
     """State of which each rank has a part, as with `fully_shard` (FSDP2), also with a mesh of several dimensions.
 
-    The parts depend on the number of ranks, so each round builds all of it anew and loads the newest checkpoint. Before
-    an announced change all ranks save one, and no step is repeated. A loss without notice takes parts with it: the job
+    The parts depend on the number of ranks, so each round builds all of it anew. At an announced change the ranks hand
+    their parts over from memory to memory, and no step is repeated. Where they cannot, as with a mesh of several
+    dimensions, they save a checkpoint and load it in the next round. A loss without notice takes parts with it: the job
     goes back to its newest checkpoint, still without a restart.
 
     Args:
@@ -159,28 +164,59 @@ class Sharded(Generic[T]):
         self._build = build
         self._keep = keep
         self._checkpoints: ShardedCheckpoints | None = None
+        self._states: States = {}
+        self._carried: CarriedPart | None = None
 
-    def enter(self, steps: Sequence[int], number: int) -> tuple[int, T]:  # noqa: ARG002 - the checkpoint says them
-        """Build everything, and load the newest checkpoint; returns its step and what was built."""
-        newest = newest_step(self._directory)
-        states, built = self._build(RoundRanks.present(newest or 0, number))
+    def enter(self, steps: Sequence[int], number: int, seconds: float) -> tuple[int, T]:  # noqa: ARG002 - parts say it
+        """Build everything, and fill it with what the ranks carry, or else with the newest checkpoint.
+
+        Returns the number of finished steps, and what was built.
+        """
+        found = whole(self._carried)
+        step = found[0] if found else newest_step(self._directory)
+        states, built = self._build(RoundRanks.present(step or 0, number))
         self.optimizers, modules = _optimizers(states), _modules(states)
         if len(modules) != 1:
             raise ValueError(f"`build` returned {len(modules)} modules instead of one")
         self._checkpoints = ShardedCheckpoints(
             self._directory, modules[0], self.optimizers, others=_others(states), keep=self._keep
         )
-        if newest is not None:
-            self._checkpoints.load(newest)
-        return newest or 0, built
+        self._states = dict(states)
+        if found:
+            spread(self._states, self._carried, found[1], seconds)
+        elif step is not None:
+            self._checkpoints.load(step)
+        self._carried = None
+        return step or 0, built
 
     def leave(self) -> None:
-        """Drop all of it."""
-        self.optimizers, self._checkpoints = [], None
+        """Drop all of it but what this rank carries into the next round."""
+        self.optimizers, self._checkpoints, self._states = [], None, {}
 
-    def hold(self, step: int) -> None:
-        """Save the checkpoint with which the next round begins."""
-        self.save(step)
+    def prepare(self, step: int, seconds: float) -> DividedState | None:
+        """Return what this rank can hand over in this time, once the next round is known.
+
+        None in all ranks if one cannot: then a checkpoint was saved, with which the next round begins.
+        """
+        divided = prepared(self._states, seconds)
+        if divided is None:
+            self.save(step)
+        return divided
+
+    def hand_over(self, divided: DividedState, step: int, following: Sequence[int | None], seconds: float) -> None:
+        """Give the state to the ranks that stay. From then on this one trains in the next round only, if at all.
+
+        Args:
+            divided: From `prepare`.
+            step: The number of finished steps.
+            following: For each rank the one that it is in the next round, None if it leaves.
+            seconds: How long it may take.
+        """
+        try:
+            self._carried = give(divided, step, following, seconds)
+        except RuntimeError as error:
+            sys.stderr.write(f"kubeai: going back to the newest checkpoint: {error}\n")
+            raise
 
     def begin_step(self) -> None:
         """Do nothing: a failed step is not repeated from here."""

@@ -1,0 +1,124 @@
+"""kubeai.torch: at an announced change the parts of a sharded state go from memory to memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.frameworks.frameworks_rounds import Rounds
+
+pytestmark = pytest.mark.timeout(600)
+_FEATURES, _HIDDEN, _EVERY = 32, 3002, 10
+"""Those of the script."""
+_TENSORS = 3
+"""Of each parameter: itself and AdamW's two means."""
+_FLOAT_BYTES = 8
+_LEAVE, _JOIN, _STEPS = 13, 23, 40
+_MESSAGES = 8
+"""A rank has some more than so many at each change."""
+
+
+def _rounds(home: Path, root: Path, kind: str, steps: int = _STEPS) -> Rounds:
+    return Rounds(home, root / kind, kind, steps, script="frameworks_handover.py")
+
+
+def _four_three_four(home: Path, root: Path, kind: str) -> Rounds:
+    """The second of four leaves, and another one comes, both at steps that are the same for each kind."""
+    with _rounds(home, root, kind) as rounds:
+        rounds.agree(_LEAVE, _JOIN)
+        rounds.start("a", "b", "c", "d")
+        rounds.start("e", joins=True)
+        rounds.regroup_at(_LEAVE, "a", "c", "d")
+        rounds.regroup_at(_JOIN, "a", "c", "d", "e")
+        rounds.finish("a", "c", "d", "e")
+    return rounds
+
+
+def _losses(rounds: Rounds) -> dict[str, list[tuple[int, str]]]:
+    return {
+        name: [(line["step"], line["loss"]) for line in rounds.recorded(name) if line["event"] == "end"]
+        for name in "abcde"
+    }
+
+
+def _saved(rounds: Rounds, name: str) -> list[int]:
+    return [line["step"] for line in rounds.recorded(name) if line["event"] == "saved"]
+
+
+def _sent(rounds: Rounds, first: int, end: int) -> int:
+    """How many bytes all ranks together have sent between two steps."""
+
+    def of(name: str) -> Iterator[int]:
+        step = -1
+        for line in rounds.recorded(name):
+            step = line["step"] if line["event"] == "end" else step
+            if line["event"] == "sent" and first <= step < end:
+                yield line["bytes"]
+
+    return sum(sum(of(name)) for name in "abcde")
+
+
+def _least(before: list[str], after: list[str]) -> int:
+    """How many bytes have to be sent, as parts of consecutive rows are in the order of the ranks."""
+    row_bytes = {_HIDDEN: (_FEATURES + 1) * _FLOAT_BYTES, 1: (_HIDDEN + 1) * _FLOAT_BYTES}
+
+    def owners(rows: int, ranks: list[str]) -> list[str]:
+        return [ranks[row // -(-rows // len(ranks))] for row in range(rows)]
+
+    return _TENSORS * sum(
+        size
+        for rows, size in row_bytes.items()
+        for old, new in zip(owners(rows, before), owners(rows, after), strict=True)
+        if old != new
+    )
+
+
+@pytest.mark.brief
+def test_a_change_from_memory_to_memory_equals_one_through_files_in_every_bit(fsdp2: Path, tmp_path: Path) -> None:
+    """Also in losses with dropout. No file is written, and hardly more is sent than has to be."""
+    handed = _four_three_four(fsdp2, tmp_path, "memory")
+    filed = _four_three_four(fsdp2, tmp_path, "file")
+    assert handed.parameters("a") == filed.parameters("a")
+    assert _losses(handed) == _losses(filed)
+    assert [len(each) for each in _losses(handed).values()] == [_STEPS, _LEAVE, _STEPS, _STEPS, _STEPS - _JOIN]
+    assert _saved(handed, "a") == list(range(_EVERY, _STEPS + 1, _EVERY))
+    assert _saved(filed, "a") == sorted([*_saved(handed, "a"), _LEAVE, _JOIN])
+    leave, join = _least([*"abcd"], [*"acd"]), _least([*"acd"], [*"acde"])
+    assert leave <= _sent(handed, 0, _LEAVE) <= 1.1 * leave
+    assert join <= _sent(handed, _LEAVE, _JOIN) <= 1.1 * join
+    assert _sent(filed, 0, _STEPS) == 0
+
+
+@pytest.mark.parametrize(
+    "seed", [pytest.param(1, marks=pytest.mark.brief), *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
+)
+def test_a_rank_that_dies_between_two_messages_costs_no_more_than_without_notice(
+    fsdp2: Path, tmp_path: Path, seed: int
+) -> None:
+    """First one that leaves, then one that stays. The others go back to the newest checkpoint, and end exactly."""
+    points = Random(seed)  # noqa: S311 - chosen, not secret
+    with _rounds(fsdp2, tmp_path, "memory") as rounds:
+        rounds.start("a", "b", "c", "d")
+        rounds.until_step(_EVERY)
+        (rounds.root / f"dies-at-{points.randrange(_MESSAGES)}-b").touch()
+        first = rounds.regroup("a", "c", "d", lost="b")
+        rounds.until_step(first)
+        posts = sum(line["event"] == "sent" for line in rounds.recorded("c"))
+        (rounds.root / f"dies-at-{posts + points.randrange(_MESSAGES)}-c").touch()
+        second = rounds.regroup("a", "c", lost="c")
+        rounds.finish("a")
+    steps = [step for step, _ in _losses(rounds)["a"]]
+    back = [each // _EVERY * _EVERY for each in (first, second)]
+    assert steps == [*range(first), *range(back[0], second), *range(back[1], _STEPS)]
+
+
+@pytest.mark.long
+def test_ranks_that_are_ended_instead_save_before(fsdp2: Path, tmp_path: Path) -> None:
+    """As when the hosts are too few in the meantime, and all processes are restarted later."""
+    with _rounds(fsdp2, tmp_path, "memory") as rounds:
+        rounds.agree(_LEAVE)
+        rounds.start("a", "b")
+        rounds.until_holding(_LEAVE)
+        rounds.terminate("a", "b")
+    assert _saved(rounds, "a") == _saved(rounds, "b") == [_EVERY, _LEAVE]
