@@ -1,0 +1,103 @@
+"""A training process of FSDP2 with AdamW, which records how long it takes from round to round.
+
+    … handover.py KIND ROOT STEPS STEP_SECONDS NAME
+
+KIND is `memory-MB` or `file-MB`, with the size of parameters and means in millions of bytes. The checkpoints are in
+ROOT. It needs the SDK, and PyTorch.
+"""
+
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from kubeai.elastic.integrations.torch import ShardedCheckpoints
+from kubeai.torch import states
+from kubeai.torch.ranks import RoundRanks
+from kubeai.torch.training import Batch, Limits, Sharded, train
+from torch.distributed.fsdp import fully_shard
+
+from tests.frameworks.frameworks_member import RoundsMember
+from tests.testkit import torch_exit
+
+_LAYERS, _NUMBERS, _FLOAT_BYTES = 8, 3, 4
+_ME = RoundsMember.from_arguments()
+_WAY, _, _MILLIONS = _ME.kind.partition("-")
+_WIDTH = int((int(_MILLIONS) * 1e6 / _LAYERS / _NUMBERS / _FLOAT_BYTES) ** 0.5)
+
+
+def _timed(holder: Any, name: str) -> None:
+    """Record how long each call of a function takes."""
+    call = getattr(holder, name)
+
+    def timed(*args: Any) -> Any:
+        begun = time.monotonic()
+        result = call(*args)
+        _ME.record(event="moved", what=name, seconds=time.monotonic() - begun)
+        return result
+
+    setattr(holder, name, timed)
+
+
+def _count(messages: list[Any]) -> Any:
+    sent = sum(each.tensor.numel() for each in messages if each.op is dist.isend)
+    _ME.record(event="sent", bytes=sent)
+    return _POST(messages)
+
+
+_POST = dist.batch_isend_irecv
+_step: int | None = None
+
+
+def _build(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
+    with torch.device("meta"):
+        model = torch.nn.Sequential(*(torch.nn.Linear(_WIDTH, _WIDTH, bias=False) for _ in range(_LAYERS)))
+    mesh = ranks.mesh()
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device="cpu")
+    if ranks.step == 0:
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter.to_local().detach(), 1e-4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.register_step_post_hook(_note_step)
+    return {"model": model, "optimizer": optimizer}, model
+
+
+def _backward(module: Any, batch: Batch) -> None:
+    _ME.take_time()
+    global _step  # noqa: PLW0603 - the hook is called with the optimizer alone
+    _step = batch.step
+    _ME.record(event="begin", step=batch.step)
+    module(torch.ones(1, _WIDTH)).sum().backward()
+
+
+def _note_step(*_: object) -> None:
+    global _step  # noqa: PLW0603 - as above
+    if _step is not None:  # to load a checkpoint, torch makes a step that changes nothing
+        _ME.record(event="end", step=_step)
+        _step = None
+
+
+def main() -> None:
+    _ME.pause_by_files()
+    for name in ("prepared", "give", "whole", "spread"):
+        _timed(states, name)
+    for name in ("save", "load"):
+        _timed(ShardedCheckpoints, name)
+    dist.batch_isend_irecv = _count
+    train(
+        Sharded(_ME.root / "checkpoints", _build),
+        _backward,
+        samples=40,
+        global_batch=12,
+        steps=_ME.steps,
+        backend="gloo",
+        limits=Limits(handing=0.0 if _WAY == "file" else 20.0),
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    torch_exit.run(main)

@@ -1,0 +1,96 @@
+"""Measures a change of hosts with sharded state from memory to memory beside one through a checkpoint.
+
+    make handover-costs ARGS='MEGABYTES DIRECTORY'
+
+The second of four processes leaves, with FSDP2 and AdamW, and another one joins the other three. DIRECTORY is for the
+checkpoints; by default in memory, where they are fastest.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.frameworks.frameworks_installation import installed
+from tests.frameworks.frameworks_rounds import Rounds
+
+_MEGABYTES, _DIRECTORY = 256, "/dev/shm"  # noqa: S108 - a directory of its own is made in it
+_LEAVE, _JOIN, _STEPS = 3, 6, 8
+_SCRIPT = str(Path(__file__).parent / "clients" / "handover.py")
+_TIMES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeCost:
+    """What one change took: seconds in which state moved, seconds without a step, and the bytes that all ranks sent."""
+
+    moving: float
+    pause: float
+    sent: int
+
+
+def _costs(rounds: Rounds) -> tuple[ChangeCost, ChangeCost]:
+    """What the leave and the join took, of the rank that was slowest in moving and of rank 0's pause."""
+    return tuple(_cost(rounds, first, step) for first, step in ((0, _LEAVE), (_LEAVE, _JOIN)))  # type: ignore[return-value]
+
+
+def _cost(rounds: Rounds, first: int, step: int) -> ChangeCost:
+    moving, sent = [0.0], 0
+    for name in "abcde":
+        seconds, own = 0.0, -1
+        for line in rounds.recorded(name):
+            own = line["step"] if line["event"] == "end" else own
+            if first <= own < step:
+                seconds += line["seconds"] if line["event"] == "moved" else 0.0
+                sent += line["bytes"] if line["event"] == "sent" else 0
+        moving.append(seconds)
+    at = {(line["event"], line["step"]): line["at"] for line in rounds.recorded("a") if "step" in line}
+    return ChangeCost(max(moving), at["begin", step] - at["end", step - 1], sent)
+
+
+@contextmanager
+def _directory(parent: str) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(dir=parent, prefix="handover-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
+
+
+def _measured(home: Path, root: Path, way: str, megabytes: int) -> tuple[ChangeCost, ChangeCost]:
+    with Rounds(home, root / way, f"{way}-{megabytes}", _STEPS, script=_SCRIPT) as rounds:
+        rounds.agree(_LEAVE, _JOIN)
+        rounds.start("a", "b", "c", "d")
+        rounds.start("e", joins=True)
+        rounds.regroup_at(_LEAVE, "a", "c", "d")
+        rounds.regroup_at(_JOIN, "a", "c", "d", "e")
+        rounds.finish("a", "c", "d", "e")
+    return _costs(rounds)
+
+
+def main(megabytes: int, parent: str) -> None:
+    """Print the best of some runs of each way, and their ratios."""
+    home, runs = installed(), dict[str, list[tuple[ChangeCost, ChangeCost]]](memory=[], file=[])
+    for _ in range(_TIMES):
+        for way, found in runs.items():
+            with _directory(parent) as root:
+                found.append(_measured(home, root, way, megabytes))
+    sys.stdout.write(f"{megabytes} MB of parameters and means, checkpoints in {parent}, best of {_TIMES}\n")
+    sys.stdout.write("change  way      moving state  pause    sent\n")
+    for index, change in enumerate(("leave", "join")):
+        best = {
+            way: (min(each[index].moving for each in found), min(each[index].pause for each in found))
+            for way, found in runs.items()
+        }
+        for way, (moving, pause) in best.items():
+            sent = runs[way][0][index].sent
+            sys.stdout.write(f"{change:<7} {way:<8} {moving:>9.3f} s {pause:>8.3f} s {sent / 1e6:>6.1f} MB\n")
+        ratios = [of / beside for of, beside in zip(best["memory"], best["file"], strict=True)]
+        sys.stdout.write(f"{change:<7} ratio    {ratios[0]:>9.2f}   {ratios[1]:>8.2f}\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if sys.argv[1:] else _MEGABYTES, sys.argv[2] if sys.argv[2:] else _DIRECTORY)
