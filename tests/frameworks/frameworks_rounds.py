@@ -191,7 +191,7 @@ class Rounds:
         began = time.monotonic()
         (self.root / f"{what}-fails-{name}").touch()
         assert self._processes.pop(name).wait(SECONDS) not in (0, None)
-        return time.monotonic() - began, (self.root / f"output-{name}").read_text(encoding="utf-8")
+        return time.monotonic() - began, self.output(name)
 
     def finish(self, *names: str) -> None:
         """Wait until these processes have trained to the end."""
@@ -202,6 +202,10 @@ class Rounds:
         path = self.root / f"steps-{name}.jsonl"
         text = path.read_text(encoding="ascii") if path.exists() else ""
         return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+    def output(self, name: str) -> str:
+        """Return what a process has printed."""
+        return (self.root / f"output-{name}").read_text(encoding="utf-8", errors="replace")
 
     def step_of(self, name: str) -> int:
         return max((line["step"] for line in self.recorded(name) if "step" in line), default=-1)
@@ -275,7 +279,7 @@ class Rounds:
             time.sleep(0.01)
 
     def _tail(self, name: str) -> str:
-        return name + ": " + (self.root / f"output-{name}").read_text(encoding="utf-8", errors="replace")[-2000:]
+        return f"{name}: {self.output(name)[-2000:]}"
 
 
 def used(lines: list[list[dict[str, Any]]]) -> Iterator[tuple[int, list[int]]]:

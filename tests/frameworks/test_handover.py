@@ -114,6 +114,19 @@ def test_a_rank_that_dies_between_two_messages_costs_no_more_than_without_notice
 
 
 @pytest.mark.long
+def test_a_joiner_that_dies_between_two_messages_costs_no_step(fsdp2: Path, tmp_path: Path) -> None:
+    """The others have all parts, and go on with them in the next round."""
+    with _rounds(fsdp2, tmp_path, "memory") as rounds:
+        rounds.start("a", "b", "c")
+        rounds.start("e", joins=True)
+        (rounds.root / f"dies-at-{_TENSORS}-e").touch()
+        rounds.regroup("a", "b", "c", "e", lost="e")
+        rounds.finish("a", "b", "c")
+    assert [step for step, _ in _losses(rounds)["a"]] == list(range(_STEPS))
+    assert _saved(rounds, "a") == list(range(_EVERY, _STEPS + 1, _EVERY))
+
+
+@pytest.mark.long
 def test_ranks_that_are_ended_instead_save_before(fsdp2: Path, tmp_path: Path) -> None:
     """As when the hosts are too few in the meantime, and all processes are restarted later."""
     with _rounds(fsdp2, tmp_path, "memory") as rounds:

@@ -156,12 +156,13 @@ def test_a_forked_process_drops_the_connections_of_the_group_and_nothing_else(fr
 @_HAS_REPLICAS_OF_PARTS
 @pytest.mark.long
 def test_parts_on_a_mesh_of_two_dimensions_train_as_one_process(fsdp2: Path, tmp_path: Path) -> None:
-    """FSDP2 with replicas (HSDP): the mesh has another shape in each round."""
+    """FSDP2 with replicas (HSDP): the mesh has another shape in each round. Changes go through checkpoints."""
     with _elastic(fsdp2, tmp_path, "parts") as rounds:
         _grow_and_shrink(rounds)
         rounds.regroup("b", "d")
         rounds.finish("b", "d")
     _assert_as_reference(rounds, _reference(fsdp2, tmp_path, "parts"), "b", "parts")
+    assert rounds.output("b").count("the state goes through a checkpoint: the mesh of") == 1
 
 
 @pytest.mark.parametrize("kind", ["whole", pytest.param("parts", marks=_HAS_REPLICAS_OF_PARTS)])

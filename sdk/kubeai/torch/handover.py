@@ -36,7 +36,7 @@ except ImportError:  # before torch 2.5
 _Path = Tuple[object, ...]
 _Message = Tuple[Callable[..., Any], torch.Tensor, int]
 """`isend` or `irecv`, what is sent or where it goes, and the other rank."""
-_PROBES = 1 << 20, 64 << 20
+_PROBES = 1 << 20, 16 << 20
 """How many bytes tell how fast ranks send: the second number is for states for which the first says too little."""
 _RESERVE = 2
 """By what the probe says, a transfer takes at most one half of its time; the other half is for what that misses."""

@@ -64,16 +64,16 @@ class Limits:
     Attributes:
         collective: For the others in a collective. A frozen host is noticed after this time only.
         forming: For all processes of a new round.
-        handing: For ranks to hand a sharded state over. If they need longer, it goes through a checkpoint. 0: always.
         holding: At an agreed step for the next round. Then training goes on.
         lost: For the next round after a collective has failed. Then the process fails, and is restarted.
+        handing: For ranks to hand a sharded state over. If they need longer, it goes through a checkpoint. 0: always.
     """
 
     collective: float = 30.0
     forming: float = 20.0
-    handing: float = 10.0
     holding: float = 60.0
     lost: float = 60.0
+    handing: float = 10.0
 
 
 class ElasticLoop(Generic[T]):
