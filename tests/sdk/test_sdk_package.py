@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from tests.sdk.sdk_scripts import SDK
 
 SOURCES = sorted((SDK / "kubeai").rglob("*.py"))
-_WITH_TORCH = ("group.py", "loop.py", "ranks.py", "sampler.py", "states.py", "training.py")
+_WITH_TORCH = ("group.py", "handover.py", "loop.py", "ranks.py", "sampler.py", "states.py", "training.py")
 IN_TORCHS_PROCESSES = {
     *(SDK / "kubeai" / "torchrun" / name for name in ("handler.py", "stores.py")),
     *(SDK / "kubeai" / "torch" / name for name in _WITH_TORCH),
