@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+FIRST_PAUSE, PAUSE_FOR_EACH_RANK = 0.001, 0.0005
+"""Seconds between looks at a round's store. The longest pause grows with the ranks, so it has the same load."""
+
+
 @dataclass(frozen=True)
 class RoundHost:
     """One elastic agent of a round: where it is reached, which is one agent's own, and its number of processes."""

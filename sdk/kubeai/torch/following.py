@@ -10,20 +10,18 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from .decisions import NotFormed, is_newer, read_hosts
+from .decisions import FIRST_PAUSE, PAUSE_FOR_EACH_RANK, NotFormed, is_newer, read_hosts
 
 if TYPE_CHECKING:
     from .decisions import RoundFile, RoundHost, WorkerRound
 
-_PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 5.0
 """The next round is decided some 0.1 s after all ranks hold. One without a next round may be about to be restarted."""
-_FIRST_PAUSE, _PAUSE_FOR_EACH_RANK = 0.001, 0.0005
-"""Seconds, as in `group`."""
 _FILE = "file"
 
 
 def agreed_hosts(
-    store: Any, step: int, rounds: RoundFile, present: WorkerRound, *, patience: float = _PATIENCE_SECONDS
+    store: Any, step: int, rounds: RoundFile, present: WorkerRound, *, patience: float = PATIENCE_SECONDS
 ) -> tuple[RoundHost, ...] | None:
     """Return the members of the next round, the same in every rank of the present one, or None in every rank.
 
@@ -40,7 +38,7 @@ def agreed_hosts(
         NotFormed: The answer in the store is malformed.
         RuntimeError: The store cannot be reached.
     """
-    key, end, pause = f"follows/{step}", time.monotonic() + patience, _FIRST_PAUSE
+    key, end, pause = f"follows/{step}", time.monotonic() + patience, FIRST_PAUSE
     while True:
         newest = rounds.newest()
         if newest is not None and is_newer(newest, present.number):
@@ -51,7 +49,7 @@ def agreed_hosts(
             # The first answer stays.
             return _read(store.compare_set(key, "", own).decode())
         time.sleep(pause)
-        pause = min(2 * pause, _PAUSE_FOR_EACH_RANK * present.world_size)
+        pause = min(2 * pause, PAUSE_FOR_EACH_RANK * present.world_size)
 
 
 def _read(answer: str) -> tuple[RoundHost, ...] | None:

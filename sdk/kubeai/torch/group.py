@@ -17,14 +17,12 @@ from kubeai.elastic.integrations.torch import device_type
 from kubeai.torchrun.member import RoundStoreAddress
 from kubeai.torchrun.stores import CannotReach, connect
 
-from .decisions import NotFormed
+from .decisions import FIRST_PAUSE, PAUSE_FOR_EACH_RANK, NotFormed
 
 if TYPE_CHECKING:
     from .decisions import WorkerRound
 
 _DESCRIPTORS = Path("/proc/self/fd")
-_FIRST_PAUSE, _PAUSE_FOR_EACH_RANK = 0.001, 0.0005
-"""Seconds. The longest pause grows with the number of ranks, so their store has the same number of requests."""
 _PORTS = 32
 """How many process groups of a rank are known to the others, the default one and those of meshes."""
 
@@ -82,21 +80,36 @@ def form_group(  # noqa: PLR0913 - each is one fact about the group
         store = dist.PrefixStore(f"kubeai/{entered.number}/", connect(RoundStoreAddress(entered.address, entered.port)))
         store.set(f"step/{rank}", str(step))
         store.add("arrived", 1)
-        end, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        end, pause = time.monotonic() + seconds, FIRST_PAUSE
         while store.add("arrived", 0) < size:
             if is_over():
                 raise NotFormed("a newer round has come")
             if time.monotonic() > end:
                 raise NotFormed(f"not all ranks have come within {seconds:g} s")
             time.sleep(pause)
-            pause = min(2 * pause, _PAUSE_FOR_EACH_RANK * size)
+            pause = min(2 * pause, PAUSE_FOR_EACH_RANK * size)
         # Torch wraps `sys.excepthook` each time; `leave_group` takes that back.
         before, limit = sys.excepthook, timedelta(seconds=timeout)
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        try:
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        finally:
+            if not dist.is_initialized():
+                _forget_attempt()
         _hooks = before, sys.excepthook
         return FormedGroup(store, [int(store.get(f"step/{each}")) for each in range(size)])
     except (CannotReach, RuntimeError) as error:
         raise NotFormed(f"round {entered.number}: {error}") from error
+
+
+def _forget_attempt() -> None:
+    """Have torch number its groups from 0 again, as in ranks whose last attempt has not failed.
+
+    Their number is part of the keys in the store. Only the end of a default group sets it back.
+    """
+    hook = sys.excepthook
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+    sys.excepthook = hook
 
 
 def form_alone(backend: str, timeout: float) -> None:

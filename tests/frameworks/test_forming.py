@@ -1,0 +1,43 @@
+"""kubeai.torch: the process groups of rounds are formed."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+_SECONDS = 120.0
+
+
+@pytest.fixture
+def port(fsdp2: Path) -> Iterator[str]:
+    """That of a store of rounds."""
+    command = [str(fsdp2 / "bin" / "python"), str(_HERE / "frameworks_store.py")]
+    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stores:
+        assert stores.stdin is not None
+        assert stores.stdout is not None
+        stores.stdin.write("\n")
+        stores.stdin.flush()
+        yield stores.stdout.readline().strip()
+        stores.kill()
+
+
+@pytest.mark.brief
+@pytest.mark.timeout(300)
+def test_who_has_failed_to_form_a_round_forms_the_next_one_with_who_has_not(fsdp2: Path, port: str) -> None:
+    """Such as when one rank sees a newer round, and the others believe that all are there."""
+    script, paths = str(_HERE / "frameworks_forming.py"), os.pathsep.join([str(_HERE.parents[1] / "sdk")])
+    started = [
+        subprocess.Popen(
+            [str(fsdp2 / "bin" / "python"), script, port, rank, has_failed],
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for rank, has_failed in (("0", "yes"), ("1", "no"))
+    ]
+    said = [process.communicate(timeout=_SECONDS)[0].splitlines()[-2:] for process in started]
+    assert said == [["not formed", "[7, 7]"], ["[7, 7]"]]
