@@ -94,7 +94,7 @@ def main() -> None:
         global_batch=12,
         steps=_ME.steps,
         backend="gloo",
-        limits=Limits(handing=0.0 if _WAY == "file" else 20.0),
+        limits=Limits(handing=0.0 if _WAY == "file" else 10.0),
     )
     dist.destroy_process_group()
 

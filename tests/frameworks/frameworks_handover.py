@@ -2,8 +2,9 @@
 
     … frameworks_handover.py KIND ROOT STEPS STEP_SECONDS NAME
 
-KIND is `memory`, or `file`: then the state goes through checkpoints. The test that has started it says in files when
-all ranks pause, and before which message of a change this process kills itself.
+KIND is `memory`, or `file`: then the state goes through checkpoints, or `otherwise`: then two ranks divide it in
+another way. The test that has started it says in files when all ranks pause, and before which message of a change this
+process kills itself.
 """
 
 import os
@@ -70,7 +71,8 @@ def _build(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
     torch.manual_seed(0)
     layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(HIDDEN, 1)
     model = torch.nn.Sequential(*layers[:1], _Counted(), *layers[1:]).double()
-    mesh = ranks.mesh()
+    is_otherwise = _ME.kind == "otherwise" and ranks.size == 2
+    mesh = ranks.mesh(replicate=1, shard=-1) if is_otherwise else ranks.mesh()
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -127,6 +127,23 @@ def test_a_joiner_that_dies_between_two_messages_costs_no_step(fsdp2: Path, tmp_
 
 
 @pytest.mark.long
+def test_a_build_that_divides_otherwise_goes_back_once_and_restarts_nobody(fsdp2: Path, tmp_path: Path) -> None:
+    """Two ranks have a mesh of two dimensions. The next change goes through a checkpoint, and no step is repeated."""
+    with _rounds(fsdp2, tmp_path, "otherwise") as rounds:
+        rounds.agree(_LEAVE)
+        rounds.start("a", "b", "c")
+        rounds.start("e", joins=True)
+        rounds.until_holding(_LEAVE)
+        (rounds.root / "agreed").unlink()  # they come to this step again
+        rounds.regroup_at(_LEAVE, "a", "c")
+        rounds.agree(_JOIN)
+        rounds.regroup_at(_JOIN, "a", "c", "e")
+        rounds.finish("a", "c", "e")
+    assert [step for step, _ in _losses(rounds)["a"]] == [*range(_LEAVE), *range(_EVERY, _STEPS)]
+    assert _saved(rounds, "a") == sorted([*range(_EVERY, _STEPS + 1, _EVERY), _JOIN])
+
+
+@pytest.mark.long
 def test_ranks_that_are_ended_instead_save_before(fsdp2: Path, tmp_path: Path) -> None:
     """As when the hosts are too few in the meantime, and all processes are restarted later."""
     with _rounds(fsdp2, tmp_path, "memory") as rounds:

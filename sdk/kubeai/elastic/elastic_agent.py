@@ -89,15 +89,15 @@ def deferring_sigterm() -> Iterator[None]:
     `can_defer_sigterm` says so.
     """
     global _is_deferring  # noqa: PLW0603 - a signal's disposition is one for the process, too
-    has_come = threading.Event()
+    come: list[int] = []  # an Event has a lock, which a second signal in the handler of the first would wait for
+    before = signal.signal(signal.SIGTERM, lambda number, _: come.append(number))
     _is_deferring = True
-    before = signal.signal(signal.SIGTERM, lambda *_: has_come.set())
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
         _is_deferring = False
-        if has_come.is_set():
+        if come:
             signal.raise_signal(signal.SIGTERM)
 
 

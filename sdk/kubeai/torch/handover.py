@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -42,6 +43,9 @@ _RESERVE = 2
 """By what the probe says, a transfer takes at most one half of its time; the other half is for what that misses."""
 _COPIES = 2.5
 """On a GPU, so much memory must be free, in parts: the new one, and the one that `build` makes."""
+_PROBE_SECONDS = 10.0
+"""A rank that has not sent its probe by then is lost."""
+_DIVIDES_OTHERWISE = "`build` divides it in another way in another round"
 _LENGTH_BYTES = 8
 _AT_ONCE = timedelta(milliseconds=1)
 
@@ -75,7 +79,7 @@ class DividedState:
         self.form = int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """How many bytes of divided tensors this rank has."""
         return sum(rows.numel() * rows.element_size() for rows in self.rows.values())
 
@@ -93,6 +97,8 @@ class DividedState:
             first, end = rows_of(tensor.shape[0], world, rank)
             if local.shape != (end - first, *tensor.shape[1:]) or not local.is_contiguous():
                 return f"{name} is not divided evenly"
+            if type(local) is not torch.Tensor:
+                return f"{name} has parts of {type(local).__name__}"
             if local.device.type != device:
                 return f"{name} is on {local.device.type}, and the process group takes {device}"
         kinds = [type(leaf).__name__ for leaf in _leaves(self.rest) if _is_unknown(leaf)]
@@ -103,7 +109,7 @@ class DividedState:
         if device_type() != "cuda":
             return None
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return "the GPU has not the memory for two parts" if free < _COPIES * self.bytes else None
+        return "the GPU has not the memory for two parts" if free < _COPIES * self.size else None
 
     def _take(self, path: _Path, leaf: Any) -> DividedTensor:
         self.tensors[path] = leaf
@@ -127,26 +133,31 @@ class CarriedPart:
     random: bytes
 
 
-def prepared(states: Mapping[str, Any], seconds: float) -> DividedState | None:
+def prepared(states: Mapping[str, Any], seconds: float, *, divides_alike: bool) -> DividedState | None:
     """Return the state of this rank if all ranks can hand theirs over in this time; None in every rank otherwise.
 
     Called in every rank. The first time that it is None for a reason, stderr says why.
+
+    Args:
+        states: By name, what has a `state_dict`.
+        seconds: How long the hand-over may take.
+        divides_alike: Whether `build` has divided the state in the same way in each round that this rank has seen.
     """
     if seconds <= 0:
         return None
     if DTensor is None:
-        _say_once("this torch has no public DTensor")
+        say_once("this torch has no public DTensor")
         return None
     divided = DividedState(states)
-    reason = divided.reason_against() or divided.reason_of_memory()
+    reason = _DIVIDES_OTHERWISE if not divides_alike else divided.reason_against() or divided.reason_of_memory()
     if reason is None and not elastic_agent.can_defer_sigterm():
         reason = "the loop is not in the main thread, so SIGTERM would end a rank that still gives its part"
     can, least, most = _least(int(reason is None), divided.form, -divided.form)
     if not can or least != -most:
-        _say_once(reason or "a rank cannot give its part")
+        say_once(reason or "a rank cannot give its part")
         return None
-    if not _fits(divided.bytes, seconds):
-        _say_once("there is not enough time for its size")
+    if not _fits(divided.size, seconds):
+        say_once("there is not enough time for its size")
         return None
     return divided
 
@@ -170,7 +181,7 @@ def give(divided: DividedState, step: int, following: Sequence[int | None], seco
         raise NotFormed(f"the next round was told for {len(following)} ranks instead of {world}")
     staying = stayers(following)
     rows = _redivided(divided.rest, divided.rows, range(world), staying, end)
-    rest = broadcast(_on_cpu(divided.rest), 0)
+    rest = broadcast(on_cpu(divided.rest), 0)
     random = _pass_random(staying, end)
     _least(1)  # nobody carries a part of which another rank could not give or get its own
     if dist.get_rank() not in staying:
@@ -190,8 +201,10 @@ def whole(carried: CarriedPart | None) -> tuple[int, list[int]] | None:
     return None if holders is None else (claims[holders[0]].step, holders)
 
 
-def spread(states: Mapping[str, Any], carried: CarriedPart | None, holders: Sequence[int], seconds: float) -> None:
+def spread(states: Mapping[str, Any], carried: CarriedPart | None, holders: Sequence[int], seconds: float) -> bool:
     """Divide the state that is carried among all ranks, and load it. Called in every rank of the new round.
+
+    False in every rank, and nothing is loaded, if `build` has not divided the state by rows over one mesh of all ranks.
 
     Args:
         states: What was built for the new round, by name.
@@ -201,14 +214,14 @@ def spread(states: Mapping[str, Any], carried: CarriedPart | None, holders: Sequ
 
     Raises:
         NotFormed: A rank was lost, or time is up.
-        ValueError: `build` has not divided the state by rows over one mesh of all ranks. In every rank.
     """
     world, end = dist.get_world_size(), time.monotonic() + seconds
     own = carried if carried is not None and dist.get_rank() in holders else None
     built = DividedState(states)
     reason = built.reason_against()
     if not _least(int(reason is None))[0]:
-        raise ValueError(f"`build` divides the state in another way than in the round before: {reason}")
+        say_once(_DIVIDES_OTHERWISE if reason is None else f"{_DIVIDES_OTHERWISE}: {reason}")
+        return False
     mesh = next(iter(built.tensors.values())).device_mesh
     rest = None if own is None else own.rest
     if len(holders) < world:
@@ -226,6 +239,7 @@ def spread(states: Mapping[str, Any], carried: CarriedPart | None, holders: Sequ
         each.load_state_dict(tree[name])
     if own is not None and own.random:
         set_random_state(torch.load(io.BytesIO(own.random)))
+    return True
 
 
 def _redivided(
@@ -260,11 +274,13 @@ def _redivided(
 def _mapped(
     tree: Any, change: Callable[[_Path, Any], Any], applies: Callable[[_Path, Any], bool], path: _Path = ()
 ) -> Any:
-    """Return a copy of nested dictionaries and lists in which the leaves that `applies` says are changed."""
+    """Return a copy of nested dictionaries, lists and tuples in which the leaves that `applies` says are changed."""
     if isinstance(tree, dict):
         return {key: _mapped(each, change, applies, (*path, key)) for key, each in tree.items()}
     if isinstance(tree, list):
         return [_mapped(each, change, applies, (*path, index)) for index, each in enumerate(tree)]
+    if type(tree) is tuple:
+        return tuple(_mapped(each, change, applies, (*path, index)) for index, each in enumerate(tree))
     return change(path, tree) if applies(path, tree) else tree
 
 
@@ -282,10 +298,14 @@ def _divided(rest: Any) -> dict[_Path, DividedTensor]:
 
 
 def _is_unknown(leaf: Any) -> bool:
+    """Return whether a leaf may have tensors in it that nobody sees: a named tuple, or a kind of tensor of its own."""
+    if isinstance(leaf, tuple):
+        return not isinstance(leaf, (DividedTensor, torch.Size))
     return isinstance(leaf, torch.Tensor) and type(leaf) not in (torch.Tensor, torch.nn.Parameter)
 
 
-def _on_cpu(tree: Any) -> Any:
+def on_cpu(tree: Any) -> Any:
+    """Return nested dictionaries, lists and tuples with their tensors in main memory."""
     return _mapped(tree, lambda _, leaf: leaf.detach().cpu(), lambda _, leaf: isinstance(leaf, torch.Tensor))
 
 
@@ -390,19 +410,26 @@ def _pass_random(staying: Sequence[int], end: float) -> bytes:
 def _fits(size: int, seconds: float) -> bool:
     """Return whether each rank sends its part, of `size` bytes in this one, in time; the same in every rank.
 
-    Raises NotFormed if a rank does not answer in this time.
+    All ranks of a host send to another one at once, as they do when it leaves.
+
+    Raises NotFormed if a rank does not answer.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    for probe in _PROBES:
+    on_a_host = -_least(-int(os.environ.get("LOCAL_WORLD_SIZE", "1")))[0]
+    shift, limit = on_a_host % world or 1, min(seconds, _seconds_left())
+    for probe, larger in zip(_PROBES, (*_PROBES[1:], None)):
         sent = torch.zeros(probe, dtype=torch.uint8, device=device_type())
         received = torch.empty_like(sent)
         begun = time.monotonic()
         if world > 1:
-            neighbours = (dist.isend, sent, (rank + 1) % world), (dist.irecv, received, (rank - 1) % world)
-            _transfer(neighbours, begun + seconds)
-        needed = _RESERVE * size / probe * (time.monotonic() - begun)
-        if _least(int(needed <= min(seconds, _seconds_left())))[0]:
-            return True
+            others = (dist.isend, sent, (rank + shift) % world), (dist.irecv, received, (rank - shift) % world)
+            _transfer(others, begun + _PROBE_SECONDS)
+        pace = (time.monotonic() - begun) / probe
+        fits = _RESERVE * size * pace <= limit
+        may_ask_again = larger is not None and larger * pace <= limit
+        all_fit, all_may = _least(int(fits), int(may_ask_again))
+        if all_fit or not all_may:
+            return bool(all_fit)
     return False
 
 
@@ -426,7 +453,8 @@ def _gathered(*numbers: int) -> list[list[int]]:
     return [each.tolist() for each in told]
 
 
-def _say_once(reason: str) -> None:
+def say_once(reason: str) -> None:
+    """Say on stderr why state goes through a checkpoint, unless it was said before."""
     if reason not in _said:
         _said.add(reason)
         with contextlib.suppress(OSError):

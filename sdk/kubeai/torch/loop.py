@@ -30,13 +30,14 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, TypeVar
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic import elastic_agent, regroup
-from kubeai.elastic.api import resumed
+from kubeai.elastic.api import resumed, seconds_left
 from kubeai.elastic.loop import finish_step
 
 from .decisions import NO_STATE, Move, NotFormed, RoundFile, is_lost_rank, is_newer, next_move
-from .following import agreed_hosts
+from .following import PATIENCE_SECONDS, agreed_hosts
 from .group import Connections, form_alone, form_group, leave_group
-from .moves import next_ranks
+from .handover import say_once
+from .moves import is_room_for, next_ranks
 from .ranks import RoundRanks
 from .states import Replicated, Sharded
 
@@ -49,6 +50,10 @@ __all__ = ["ElasticLoop", "Limits", "RankLost", "Replicated", "RoundRanks", "Sha
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.005
+_MAX_HANDING = 10.0
+"""Processes that have not entered a round 20 s after its decision are restarted, and those that left are killed."""
+_PART_OF_THE_TIME_LEFT = 0.25
+"""How much of it may pass in waiting for the next round: a checkpoint may have to be saved afterwards."""
 _UNEXPLAINED_SECONDS = 1.0
 """How long an error that names no collective waits for a newer round. A lost process is known after 0.3 to 1 s."""
 
@@ -66,7 +71,11 @@ class Limits:
         forming: For all processes of a new round.
         holding: At an agreed step for the next round. Then training goes on.
         lost: For the next round after a collective has failed. Then the process fails, and is restarted.
-        handing: For ranks to hand a sharded state over. If they need longer, it goes through a checkpoint. 0: always.
+        handing: For ranks to hand a sharded state over, 10 at most. If by a measurement they would need more than half
+            of it, the state goes through a checkpoint. 0: always.
+
+    Raises:
+        ValueError: `handing` is longer than that.
     """
 
     collective: float = 30.0
@@ -74,6 +83,11 @@ class Limits:
     holding: float = 60.0
     lost: float = 60.0
     handing: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Check the limits."""
+        if self.handing > _MAX_HANDING:
+            raise ValueError(f"handing is {self.handing:g} s, at most {_MAX_HANDING:g} s")
 
 
 class ElasticLoop(Generic[T]):
@@ -202,17 +216,20 @@ class ElasticLoop(Generic[T]):
         Returns whether the present round could still go on. It cannot once the parts of the state are others'.
         """
         divided = self._state.prepare(self._step, self._limits.handing)
-        if divided is None or self._entered is None or not isinstance(self._state, Sharded):
+        entered = self._entered
+        if divided is None or not isinstance(self._state, Sharded) or entered is None:
             regroup.report_holding()
             return True
         # The agents of those that leave want to end them as soon as there is a next round.
         with elastic_agent.deferring_sigterm():
             regroup.report_holding()
-            hosts = agreed_hosts(self._store, self._step, rounds, self._entered)
-            if hosts is None:
+            hosts = agreed_hosts(self._store, self._step, rounds, entered, patience=_patience())
+            following = None if hosts is None else next_ranks(entered.hosts, hosts)
+            if following is None or not is_room_for(following):
+                say_once("there is no next round yet" if following is None else "more than half of the ranks leave")
                 self._state.save(self._step)
                 return True
-            self._state.hand_over(divided, self._step, next_ranks(self._entered.hosts, hosts), self._limits.handing)
+            self._state.hand_over(divided, self._step, following, self._limits.handing)
         return False
 
     def _failure_of(self, action: Callable[[], object]) -> RuntimeError | None:
@@ -312,6 +329,12 @@ class ElasticLoop(Generic[T]):
         self._step, self._built = self._state.enter(formed.steps, entered.number, self._limits.handing)
         self._entered, self._store = entered, formed.store
         self._connections.note()
+
+
+def _patience() -> float:
+    """Return how long a rank waits for the next round before it asks for a checkpoint, in seconds."""
+    left = seconds_left()
+    return PATIENCE_SECONDS if left is None else min(PATIENCE_SECONDS, _PART_OF_THE_TIME_LEFT * left)
 
 
 @contextlib.contextmanager

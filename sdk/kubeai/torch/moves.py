@@ -81,6 +81,15 @@ def stayers(following: Sequence[int | None]) -> list[int]:
     return [rank for _, rank in sorted(places)]
 
 
+def is_room_for(following: Sequence[int | None]) -> bool:
+    """Return whether those that stay can take all of the state, with the memory and the time for two parts each.
+
+    Args:
+        following: For each rank its next one, or None.
+    """
+    return 2 * len(stayers(following)) >= len(following)
+
+
 @dataclass(frozen=True)
 class PartClaim:
     """What a rank has of a state that is divided among ranks.

@@ -14,7 +14,7 @@ from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, new
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
 from .decisions import NO_STATE, source_of
-from .handover import CarriedPart, DividedState, give, prepared, spread, whole
+from .handover import CarriedPart, DividedState, give, on_cpu, prepared, spread, whole
 from .ranks import RoundRanks
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Replicated(Generic[T]):
                 dist.broadcast(tensor, source)
         holders = {name: each for name, each in self._states.items() if not isinstance(each, torch.nn.Module)}
         is_source = dist.get_rank() == source
-        states = {name: _on_cpu(each.state_dict()) for name, each in holders.items()} if is_source else {}
+        states = {name: on_cpu(each.state_dict()) for name, each in holders.items()} if is_source else {}
         states = broadcast(states, source)
         if not is_source:
             for name, each in holders.items():
@@ -166,6 +166,7 @@ class Sharded(Generic[T]):
         self._checkpoints: ShardedCheckpoints | None = None
         self._states: States = {}
         self._carried: CarriedPart | None = None
+        self._divides_alike = True
 
     def enter(self, steps: Sequence[int], number: int, seconds: float) -> tuple[int, T]:  # noqa: ARG002 - parts say it
         """Build everything, and fill it with what the ranks carry, or else with the newest checkpoint.
@@ -173,18 +174,17 @@ class Sharded(Generic[T]):
         Returns the number of finished steps, and what was built.
         """
         found = whole(self._carried)
-        step = found[0] if found else newest_step(self._directory)
-        states, built = self._build(RoundRanks.present(step or 0, number))
-        self.optimizers, modules = _optimizers(states), _modules(states)
-        if len(modules) != 1:
-            raise ValueError(f"`build` returned {len(modules)} modules instead of one")
-        self._checkpoints = ShardedCheckpoints(
-            self._directory, modules[0], self.optimizers, others=_others(states), keep=self._keep
-        )
-        self._states = dict(states)
         if found:
-            spread(self._states, self._carried, found[1], seconds)
-        elif step is not None:
+            built = self._built(found[0], number)
+            self._divides_alike = spread(self._states, self._carried, found[1], seconds)
+            if self._divides_alike:
+                self._carried = None
+                return found[0], built
+            self.leave()
+            del built
+        step = newest_step(self._directory)
+        built = self._built(step or 0, number)
+        if step is not None and self._checkpoints is not None:
             self._checkpoints.load(step)
         self._carried = None
         return step or 0, built
@@ -198,7 +198,7 @@ class Sharded(Generic[T]):
 
         None in all ranks if one cannot: then a checkpoint was saved, with which the next round begins.
         """
-        divided = prepared(self._states, seconds)
+        divided = prepared(self._states, seconds, divides_alike=self._divides_alike)
         if divided is None:
             self.save(step)
         return divided
@@ -231,6 +231,17 @@ class Sharded(Generic[T]):
             raise RuntimeError("there is no process group to save with")
         self._checkpoints.save(step)
 
+    def _built(self, step: int, number: int) -> T:
+        states, built = self._build(RoundRanks.present(step, number))
+        self.optimizers, modules = _optimizers(states), _modules(states)
+        if len(modules) != 1:
+            raise ValueError(f"`build` returned {len(modules)} modules instead of one")
+        self._checkpoints = ShardedCheckpoints(
+            self._directory, modules[0], self.optimizers, others=_others(states), keep=self._keep
+        )
+        self._states = dict(states)
+        return built
+
 
 TrainedState = Union[Replicated[T], Sharded[T]]
 
@@ -249,14 +260,3 @@ def _modules(states: States) -> list[torch.nn.Module]:
 def _others(states: States) -> dict[str, Any]:
     large = (torch.nn.Module, torch.optim.Optimizer)
     return {name: each for name, each in states.items() if not isinstance(each, large)}
-
-
-def _on_cpu(state: Any) -> Any:
-    """Return a copy of nested dictionaries and lists whose tensors are in main memory."""
-    if isinstance(state, torch.Tensor):
-        return state.detach().cpu()
-    if isinstance(state, dict):
-        return {key: _on_cpu(value) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return type(state)(_on_cpu(value) for value in state)
-    return state

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kubeai.torch.decisions import RoundHost
-from kubeai.torch.moves import NO_PART, PartClaim, RowMove, holders_of, moves, next_ranks, rows_of, stayers
+from kubeai.torch.moves import (
+    NO_PART,
+    PartClaim,
+    RowMove,
+    holders_of,
+    is_room_for,
+    moves,
+    next_ranks,
+    rows_of,
+    stayers,
+)
 
 _PROCESSES = 20
 
@@ -88,6 +98,14 @@ def test_a_host_with_another_number_of_processes_is_another_one() -> None:
 
 def test_those_that_stay_are_in_the_order_of_their_next_ranks() -> None:
     assert stayers([3, None, 0, 5]) == [2, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("following", "has_room"),
+    [([0, 1, None], True), ([0, None, 1, None], True), ([0, None, None], False), ([None], False), ([0, 1], True)],
+)
+def test_half_of_the_ranks_and_more_can_take_all_of_the_state(following: list[int | None], *, has_room: bool) -> None:
+    assert is_room_for(following) is has_room
 
 
 _CLAIMS = [PartClaim(7, 3, part, 99) for part in range(3)]
