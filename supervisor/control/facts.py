@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
+from servicekit.own_thread import OwnThread
 from supervisor.control.pool import HostPool
 from supervisor.decide import urgency
 from supervisor.decide.directives import JobDirectives
@@ -155,6 +156,7 @@ class Facts:
         self.cluster_facts = cluster_facts
         self._now = now
         self._pool = HostPool()
+        self._loop_thread = OwnThread()
         self._noticed = self._shown = NoticedSubjects(urgency.NoticesByUrgency(), urgency.NodeIdentities(), policy)
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._versions: tuple[int, ...] = ()
@@ -286,7 +288,13 @@ class Facts:
         return None if job is None or job.id != known else job.decision.agreement
 
     def _refresh(self) -> None:
-        """Computes anew which hosts have a notice, after notices, agents or nodes have changed, or a notice is due."""
+        """Computes anew which hosts have a notice, after notices, agents or nodes have changed, or a notice is due.
+
+        A page that is rendered in a thread sees what the loop has computed last. If both computed at once, one could
+        take back what the other has just seen, and no decision would heed a notice until the next one.
+        """
+        if not self._loop_thread.is_here():
+            return
         snapshot, now = self._store.snapshot(), self._now()
         others = (self._agents.version, self._unconfirmed.version, self.cluster_facts.nodes_version)
         versions, is_due = (snapshot.version, *others), self._changes_at is not None and now >= self._changes_at

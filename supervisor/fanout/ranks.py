@@ -6,6 +6,7 @@ It is not stored. Every hello repeats what processes state about agreements.
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
+from servicekit.own_thread import OwnThread
 from supervisor.decide.ranks import NO_COSTS, NO_RANKS, ChangeCosts, Ranks, RankState
 from supervisor.domain.agreement import MEMBERSHIP, Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, Instant, JobId, JobName
@@ -73,6 +74,7 @@ class RankStates:
         self._connected = connected
         self._agreement = agreement
         self._on_complete = on_complete
+        self._loop_thread = OwnThread()
         self._jobs: dict[JobId, _JobRanks] = {}
 
     def put_statement(self, worker: Worker, statement: Statement) -> None:
@@ -155,13 +157,16 @@ class RankStates:
     def of(self, known: JobId, run: int, hosts: Collection[Host] | None = None) -> Ranks:
         """Returns the states of the connected processes of a run, only of those on `hosts` if it is given.
 
-        It is empty for a job of which no process agrees to anything.
+        It is empty for a job of which no process agrees to anything. A thread that renders a page changes nothing: an
+        answer that the loop records meanwhile would be lost.
         """
         job = self._jobs.get(known)
         if job is None or job.run != run:
             return NO_RANKS
         workers = [worker for worker in self._connected(known) if worker.run == run]
-        job.states = {each.process: job.states[each.process] for each in workers if each.process in job.states}
+        is_owner = self._loop_thread.is_here()
+        if is_owner:
+            job.states = {each.process: job.states[each.process] for each in workers if each.process in job.states}
         if hosts is not None:
             workers = [each for each in workers if each.host in hosts]
         states = list[RankState]()
@@ -174,7 +179,8 @@ class RankStates:
                 state = replace(state, rank=worker.rank, purposes=state.purposes or job.membership)
             states.append(state)
         ranks = Ranks(tuple(states), frozenset(job.left), job.costs)
-        job.costs = ranks.costs
+        if is_owner:
+            job.costs = ranks.costs
         return ranks
 
     def forget_others(self, jobs: Collection[JobId]) -> None:

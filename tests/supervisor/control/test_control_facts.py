@@ -1,5 +1,6 @@
 """Facts name the hosts that a job must not use, however they have changed since the last call."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +100,15 @@ async def test_a_withdrawn_notice_is_none_any_more(scene: FactsScene) -> None:
     await scene.announce(NoticeState.WITHDRAWN)
     assert scene.noticed() == set()
     await scene.announce()
+    assert scene.noticed() == {"a"}
+
+
+async def test_a_thread_sees_what_the_loop_has_looked_at_last_and_takes_no_look_of_its_own(scene: FactsScene) -> None:
+    """A page is rendered there, while the loop decides."""
+    scene.around.place(JOB, a="n1")
+    assert scene.noticed() == set()
+    await scene.announce()
+    assert await asyncio.to_thread(scene.noticed) == set()
     assert scene.noticed() == {"a"}
 
 

@@ -1,10 +1,11 @@
 """What ranks say is collected without a decision for each answer."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
-from supervisor.decide.ranks import NO_RANKS, ChangeCosts
+from supervisor.decide.ranks import NO_RANKS, ChangeCosts, RankState
 from supervisor.domain.agreement import Agreement, AnswerKind, Purpose, StepAnswer
 from supervisor.domain.ids import Host, JobId, JobName
 from supervisor.domain.order import Worker
@@ -52,6 +53,19 @@ def test_a_round_of_1024_answers_asks_for_one_decision(scene: _Scene) -> None:
         assert scene.asked == 1
         assert scene.ranks.of(JOB, 1).have_answered(stage)
         scene.asked = 0
+
+
+def test_a_thread_that_renders_a_page_forgets_no_process(scene: _Scene) -> None:
+    def first() -> RankState:
+        return next(state for state in scene.ranks.of(JOB, 1).states if state.process == "p0")
+
+    scene.answers(0, AnswerKind.ACCEPTED)
+    answered = first()
+    worker = scene.workers.pop(0)
+    with ThreadPoolExecutor(1) as thread:
+        assert len(thread.submit(scene.ranks.of, JOB, 1).result().states) == SIZE - 1
+    scene.workers[0] = worker
+    assert first() == answered
 
 
 def test_a_process_that_cannot_answer_is_not_waited_for(scene: _Scene) -> None:
