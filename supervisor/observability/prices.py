@@ -95,4 +95,5 @@ def _machines_of_a_worker(held: HeldMachine, price: MachinePrice) -> float | Non
     """How much of a machine a worker has; None if that is unknown."""
     if price.gpus is None or (held.gpus is None and price.gpus <= 1):
         return 1.0
-    return None if held.gpus is None else held.gpus / price.gpus
+    # A worker that asks for devices of another kind, or for none, has a part that nobody names.
+    return held.gpus / price.gpus if held.gpus else None

@@ -273,7 +273,7 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
         ignored=list(spec.ignored),
         faults=list(status.faults),
         seconds_left=None if first is None else _until(deadline_of(first, snapshot.policy), snapshot.now),
-        overdue_seconds=None if first is None else _overdue(first.deadline, snapshot.now),
+        overdue_seconds=None if first is None else _overdue(first, snapshot.now),
         simulated=any(notice.simulated for notice in noticed if notice.state is NoticeState.ACTIVE),
         request=None
         if request is None
@@ -300,10 +300,10 @@ def _job(part: PagedJob, snapshot: StatusSnapshot) -> views.JobView:
 def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapshot: StatusSnapshot) -> views.HostView:
     job, node, notice = status.job, status.node(host), status.noticed.get(host)
     agent, placed = snapshot.agents.get(node), (status.placements or {}).get(host)
-    deadline = announced = ended_at = None
+    deadline = overdue = ended_at = None
     if notice is not None and notice.state is NoticeState.ACTIVE:
         # It is assumed if the source names no time.
-        deadline, announced = deadline_of(notice, snapshot.policy), notice.deadline
+        deadline, overdue = deadline_of(notice, snapshot.policy), _overdue(notice, snapshot.now)
     elif notice is not None and notice.state is NoticeState.GONE:
         ended_at = notice.ended_at
     return views.HostView(
@@ -315,7 +315,7 @@ def _host(host: Host, status: JobFactsSnapshot, workers: Container[Host], snapsh
         excluded=host in job.decision.exclusions,
         notice=None if notice is None else notice.id,
         seconds_left=_until(deadline, snapshot.now),
-        overdue_seconds=_overdue(announced, snapshot.now),
+        overdue_seconds=overdue,
         gone_seconds=_ago(ended_at, snapshot.now),
         agent=agent is not None and agent.connected,
         stream=host in status.streams,
@@ -393,7 +393,7 @@ def _notice(notice: ReclaimNotice, subjects: Subjects, snapshot: StatusSnapshot)
         kind=subject.kind,
         state=notice.state,
         seconds_left=_until(notice.deadline, snapshot.now),
-        overdue_seconds=_overdue(notice.deadline, snapshot.now) if notice.state is NoticeState.ACTIVE else None,
+        overdue_seconds=_overdue(notice, snapshot.now) if notice.state is NoticeState.ACTIVE else None,
         age_seconds=max(0.0, snapshot.now - notice.first_seen),
         ended_seconds=_ago(notice.ended_at, snapshot.now),
         simulated=notice.simulated,
@@ -492,5 +492,7 @@ def _until(at: float | None, now: float) -> float | None:
     return None if at is None else max(0.0, at - now)
 
 
-def _overdue(at: float | None, now: float) -> float | None:
+def _overdue(notice: ReclaimNotice, now: float) -> float | None:
+    """For how long a notice is past its time. A node that a person drains is drained then, and not late."""
+    at = None if notice.drains else notice.deadline
     return None if at is None or at >= now else now - at

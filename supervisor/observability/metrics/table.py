@@ -51,7 +51,7 @@ _PROCESS = {
         "Counts Kubernetes Events that the supervisor wanted to write, by outcome.", ("outcome",)
     ),
     "notifications": MetricDefinition("Counts notifications to webhooks, by outcome.", ("target", "outcome")),
-    "record_failing": MetricDefinition("Is 1 while the record's database cannot be used, so that nothing is recorded."),
+    "record_failing": MetricDefinition("Is 1 while the record's database cannot be used."),
     "spans": MetricDefinition(
         "Counts spans of traces: exported, failed (the collector did not take them), or dropped (too many waited).",
         ("outcome",),

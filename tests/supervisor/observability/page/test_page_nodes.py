@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.decide.explanation import NOTHING, Missing
 from supervisor.domain.capacity import Machine, Placement, PriceClass
-from supervisor.domain.ids import Host, JobName
+from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
 from supervisor.observability.page.job_rows import JOBS, jobs_contents
@@ -135,6 +135,11 @@ def test_a_host_that_is_gone_is_shown_as_gone() -> None:
     )
     back = _seen([_agent("n1"), replace(_agent("n2"), uid="another")], _facts(), notices=(gone,))
     assert node_contents(back, Host("n2"), None).gone_seconds is None
+    newer = replace(
+        gone, source=Source("operator"), state=NoticeState.ACTIVE, first_seen=gone.first_seen + 1, ended_at=None
+    )
+    again = _seen([_agent("n1"), _agent("n2", connected=False)], facts, notices=(newer, gone))
+    assert node_contents(again, Host("n2"), None).gone_seconds is None
 
 
 def test_a_node_whose_agent_has_not_connected_says_since_when() -> None:
