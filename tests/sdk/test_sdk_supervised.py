@@ -327,8 +327,9 @@ async def test_the_ledger_divides_the_time_of_a_run_by_it(train: Train, tmp_path
         seconds = await _ledger(job.served)
     saves = json.loads((tmp_path / "saves-0").read_text())
     assert len(saves) >= 3
-    # The last one answers the stop: then the job stops, and saves as part of that.
-    assert seconds[Account.SAVING] == pytest.approx(2 * sum(saves[:-1]), rel=0.2)
+    # The last one answers the stop: then the job stops, and saves as part of that. So does one that was due on the way.
+    before_the_stop = (2 * sum(saves[:-1]), 2 * sum(saves[:-2]))
+    assert any(seconds[Account.SAVING] == pytest.approx(each, rel=0.2) for each in before_the_stop)
     assert seconds[Account.TRAINING] >= 2 * 100 * 0.005
     assert seconds[Account.STARTING] > 0.0
     assert seconds[Account.STOPPING] >= 2 * saves[-1]
