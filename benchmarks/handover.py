@@ -25,7 +25,7 @@ _TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """What one change took: seconds in which state moved, seconds without a step, and the bytes that all ranks sent."""
+    """Says for how many seconds state moved in one change, and no step was made, and how many bytes all ranks sent."""
 
     moving: float
     pause: float
@@ -33,7 +33,7 @@ class ChangeCost:
 
 
 def _costs(rounds: Rounds) -> tuple[ChangeCost, ChangeCost]:
-    """What the leave and the join took, of the rank that was slowest in moving and of rank 0's pause."""
+    """Return what the leave and the join cost. State moves until the slowest rank is done; rank 0 has the pause."""
     return tuple(_cost(rounds, first, step) for first, step in ((0, _LEAVE), (_LEAVE, _JOIN)))  # type: ignore[return-value]
 
 

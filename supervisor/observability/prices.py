@@ -36,7 +36,7 @@ class HeldMachine(Protocol):
         """The GPUs of the worker; None if they are unknown."""
 
 
-class MachinePrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MachineTypePrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The prices of one type of machine for an hour, in one zone or in all; None is unknown.
 
     Without `gpus`, those of the whole machine, each worker has a machine to itself.
@@ -61,7 +61,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     as_of: date
     currency: str
-    machines: list[MachinePrice]
+    machines: list[MachineTypePrices]
 
     def of_worker(self, held: HeldMachine) -> WorkerPrice:
         """Returns the prices of a worker on a machine; those of its zone come first. Nothing is guessed."""
@@ -91,7 +91,7 @@ def read_prices(file: Path) -> PriceTable:
         raise PricesError(f"{file} is no table of prices: {reason}") from error
 
 
-def _machines_of_a_worker(held: HeldMachine, price: MachinePrice) -> float | None:
+def _machines_of_a_worker(held: HeldMachine, price: MachineTypePrices) -> float | None:
     """How much of a machine a worker has; None if that is unknown."""
     if price.gpus is None or (held.gpus is None and price.gpus <= 1):
         return 1.0

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from charts.files import CHART
-from supervisor.observability.prices import MachinePrice, read_prices
+from supervisor.observability.prices import MachineTypePrices, read_prices
 from tests.chart.chart_rendering import Helm, environment, one, pod_of
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "report" / "prices.yaml"
@@ -36,4 +36,4 @@ def test_a_change_of_the_prices_starts_new_pods(helm: Helm) -> None:
 def test_the_schema_knows_every_key_of_a_machine() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     machine = schema["properties"]["prices"]["properties"]["machines"]["items"]["properties"]
-    assert set(machine) == set(MachinePrice.__struct_fields__)
+    assert set(machine) == set(MachineTypePrices.__struct_fields__)

@@ -26,7 +26,7 @@ FIRST_PAUSE, PAUSE_FOR_EACH_RANK = 0.001, 0.0005
 
 @dataclass(frozen=True)
 class RoundHost:
-    """One elastic agent of a round: where it is reached, which is one agent's own, and its number of processes."""
+    """Names the address of one elastic agent of a round, which no other one has, and says how many processes it has."""
 
     address: str
     processes: int

@@ -48,7 +48,7 @@ def agreed_hosts(
         if own or store.check([key]):
             # The first answer stays.
             return _read(store.compare_set(key, "", own).decode())
-        time.sleep(pause)
+        time.sleep(pause)  # the training thread stands still here anyway, and neither store nor file wakes it
         pause = min(2 * pause, PAUSE_FOR_EACH_RANK * present.world_size)
 
 

@@ -54,7 +54,7 @@ _said: set[str] = set()
 
 
 class DividedTensor(NamedTuple):
-    """What stands for a tensor that is divided among the ranks where all of its rank's state is described."""
+    """Stands for a tensor that is divided among the ranks, in the description of the state of one of them."""
 
     shape: Tuple[int, ...]  # noqa: UP006 - Python 3.8
     stride: Tuple[int, ...]  # noqa: UP006 - Python 3.8
@@ -118,7 +118,7 @@ class DividedState:
 
 @dataclass(frozen=True)
 class CarriedPart:
-    """What a rank takes out of a round: its part of the state, in memory.
+    """Holds the part of the state that a rank takes out of a round, in memory.
 
     Attributes:
         claim: Which part of which state.

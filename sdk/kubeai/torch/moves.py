@@ -92,7 +92,7 @@ def is_room_for(following: Sequence[int | None]) -> bool:
 
 @dataclass(frozen=True)
 class PartClaim:
-    """What a rank has of a state that is divided among ranks.
+    """Says which part a rank has of a state that is divided among ranks.
 
     Attributes:
         step: The number of finished steps; below 0 if the rank has nothing.

@@ -12,7 +12,7 @@ from supervisor.domain.order import Worker
 from supervisor.observability.journal import Change, JobChanged, JobForgotten
 from supervisor.observability.ledger.accounts import hosts_by_account, workers_by_account
 from supervisor.observability.ledger.hours import HourlySums, LedgerHour
-from supervisor.observability.ledger.machines import HostMachines
+from supervisor.observability.ledger.machines import NOTHING_KNOWN, HostMachines
 from supervisor.observability.ledger.totals import PoolTotals
 from supervisor.observability.ledger.words import SpokenTime
 
@@ -65,11 +65,8 @@ class _Workers:
         """Returns how many there are of each account, and on each kind of machine."""
         counted = Counter[_Spent]({(account, None): number for account, number in self.lacking.items()})
         for account, hosts in self.hosts.items():
-            counted.update((account, self.machines.get(host, _NOTHING_KNOWN)) for host in hosts)
+            counted.update((account, self.machines.get(host, NOTHING_KNOWN)) for host in hosts)
         return counted
-
-
-_NOTHING_KNOWN = HeldOn()
 
 
 @dataclass(frozen=True, slots=True)

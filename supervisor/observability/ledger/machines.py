@@ -23,7 +23,8 @@ HeldOnEach = Callable[[JobName, Collection[Host]], Mapping[Host, HeldOn]]
 
 
 _NONE: Mapping[Host, HeldOn] = {}
-_NOTHING_KNOWN = HeldOn()
+NOTHING_KNOWN = HeldOn()
+"""The kind of a machine of which nothing is known."""
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class HostMachines:
         """Notes which hosts the job lists and holds. Returns whether one is to be looked at that was not before."""
         listed = hosts.job.observed.hosts
         held = frozenset().union(*hosts_by_account(hosts.job).values())
-        # One that is held anew may be another pod of that name.
+        # A host that is held anew may be another pod of that name.
         fresh = (listed - hosts.listed) | (held - hosts.held)
         if hosts.listed - listed:
             hosts.machines = {host: on for host, on in hosts.machines.items() if host in listed}
@@ -94,7 +95,7 @@ class HostMachines:
         if not hosts.looking:
             return
         seen = self._look(hosts.job.name, frozenset(hosts.looking))
-        found = {host: seen.get(host, _NOTHING_KNOWN) for host in hosts.looking}
+        found = {host: seen.get(host, NOTHING_KNOWN) for host in hosts.looking}
         new = {host: on for host, on in found.items() if _says_more(on, hosts.machines.get(host))}
         if new:
             hosts.machines = {**hosts.machines, **new}

@@ -197,9 +197,9 @@ def node_contents(snapshot: StatusSnapshot, node: Host, past: HistoryView | None
     machine = snapshot.machines.get(node, UNKNOWN_MACHINE if agent is None else agent.machine)
     is_silent = shown is None or shown.reclaimed
     of_node = (each for each in snapshot.notices if subject_key(each) == (SubjectKind.NODE, str(node)))
-    # One of an earlier machine of this name says nothing of the present one.
+    # The end of an earlier machine of this name says nothing of the present one.
     last = max(of_node, key=lambda each: each.first_seen, default=None)
-    is_gone = is_silent and last is not None and last.state is NoticeState.GONE and last.ended_at is not None
+    ended_at = last.ended_at if is_silent and last is not None and last.state is NoticeState.GONE else None
     return NodeContents(
         node=node,
         view=view,
@@ -216,5 +216,5 @@ def node_contents(snapshot: StatusSnapshot, node: Host, past: HistoryView | None
         hosts=[HostOnNode(job=job, host=host) for job in view.jobs for host in job.host_states],
         past=past,
         reclaims=[] if past is None else reclaims_of(past.entries, snapshot.notices),
-        gone_seconds=max(0.0, snapshot.now - last.ended_at) if is_gone and last and last.ended_at else None,
+        gone_seconds=None if ended_at is None else max(0.0, snapshot.now - ended_at),
     )

@@ -10,7 +10,7 @@ from job_supervisor.cli import pricing
 from job_supervisor.cli.errors import CliExitCode
 from job_supervisor.cli.http_backend import HttpBackend
 from supervisor.domain.ids import JobName
-from supervisor.observability.prices import MachinePrice, PriceTable, read_prices
+from supervisor.observability.prices import MachineTypePrices, PriceTable, read_prices
 from supervisor.observability.views import HeldView, LedgerJobView, LedgerView
 from tests.job_supervisor.cli.cli_running import run
 
@@ -75,7 +75,7 @@ def test_a_price_is_that_of_the_type_and_zone_and_nothing_is_guessed(
 
 def test_without_gpus_a_worker_has_a_machine_to_itself() -> None:
     table = PriceTable(
-        as_of=date(2026, 11, 1), currency="EUR", machines=[MachinePrice(type="p5", spot=2.0, on_demand=8.0)]
+        as_of=date(2026, 11, 1), currency="EUR", machines=[MachineTypePrices(type="p5", spot=2.0, on_demand=8.0)]
     )
     job = LedgerJobView(job=JobName("j"), worker_seconds={}, machines=[_held(3, instance_type="p5", gpus=None)])
     [cost] = pricing.costs([job], table)
@@ -170,7 +170,7 @@ async def test_a_table_that_is_none_is_refused(tmp_path: Path, table: str) -> No
 def test_spot_may_cost_more_than_on_demand() -> None:
     """Such as in a zone where everybody wants it."""
     table = PriceTable(
-        as_of=date(2026, 11, 1), currency="EUR", machines=[MachinePrice(type="p5", spot=9.0, on_demand=8.0)]
+        as_of=date(2026, 11, 1), currency="EUR", machines=[MachineTypePrices(type="p5", spot=9.0, on_demand=8.0)]
     )
     job = LedgerJobView(job=JobName("j"), worker_seconds={}, machines=[_held(1, instance_type="p5")])
     told = pricing.for_people(pricing.costs([job], table), table, 0.0, 0.0)

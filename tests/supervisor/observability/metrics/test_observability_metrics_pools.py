@@ -19,7 +19,7 @@ from supervisor.domain.ledger import HeldOn
 from supervisor.observability.ledger.totals import MAX_KINDS, PoolTotals
 from supervisor.observability.metrics.pools import PoolLabels, PoolMetrics
 from supervisor.observability.metrics.wiring import Metrics, MetricsOptions
-from supervisor.observability.prices import MachinePrice, PricesError, PriceTable, read_prices
+from supervisor.observability.prices import MachineTypePrices, PricesError, PriceTable, read_prices
 from supervisor.refusals import Refusals
 from tests.supervisor.observability.metrics.test_observability_metrics import Scraped, scrape
 from tests.testkit.serving import serving
@@ -32,8 +32,8 @@ _PRICES = PriceTable(
     as_of=date(2026, 11, 1),
     currency="EUR",
     machines=[
-        MachinePrice(type="big", gpus=8.0, spot=4.0, on_demand=16.0),
-        MachinePrice(type="only-spot", spot=1.0),
+        MachineTypePrices(type="big", gpus=8.0, spot=4.0, on_demand=16.0),
+        MachineTypePrices(type="only-spot", spot=1.0),
     ],
 )
 
@@ -164,7 +164,7 @@ async def test_a_running_job_is_counted_in_its_pool(tmp_path: Path) -> None:
     """With the notice and the going of a host, whose labels are the same."""
     clock, refusals = Clock(), Refusals()
     table = PriceTable(
-        as_of=date(2026, 11, 1), currency="EUR", machines=[MachinePrice(type="big", spot=3.6, on_demand=36.0)]
+        as_of=date(2026, 11, 1), currency="EUR", machines=[MachineTypePrices(type="big", spot=3.6, on_demand=36.0)]
     )
     metrics = Metrics("1", refusals, Bulkhead(Clock()), clock, MetricsOptions(prices=table))
     machine = wire.Machine(cloud="c", zone="z", instance_type="big", price_class=wire.PRICE_CLASS_SPOT)
