@@ -2,11 +2,12 @@
 
 import asyncio
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from tests.frameworks.frameworks_world import FrameworksScript, example, faked
+from tests.frameworks.frameworks_losses import Curve, steps_repeated
+from tests.frameworks.frameworks_world import FrameworksScript, example, faked, training
 
 RESUME = 75
 """The exit code of a process that is to be started again."""
@@ -70,3 +71,20 @@ async def saved_unasked_and_stopped(root: Path, script: OneByOneScript, every: i
             saved = [report["step"] for report in job.supervisor.reports_of("saved") if report["rank"] == rank]
             assert list(dict.fromkeys(saved)) == [every, step]  # A report may be sent again.
     return step
+
+
+async def assert_resumes_from_a_checkpoint(root: Path, script: OneByOneScript, every: int, whole: Curve) -> None:
+    """Suspend a job that cannot save together, and check that it resumes from what it has saved by itself.
+
+    Args:
+        root: Of the job's world.
+        script: It saves by itself each time that `every` steps are finished.
+        every: As above.
+        whole: The losses of an uninterrupted run.
+    """
+    # Slow enough not to be done when the host goes.
+    async with training(root, replace(script, step_seconds=0.2)) as job:
+        await job.suspend_and_resume(step=every + 5)
+        first, second = await job.finish()
+    assert steps_repeated(whole, first, second) > 0
+    assert len(second[0]) % every == 0

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, curves, numbers, steps_repeated
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, curves, numbers
 from tests.frameworks.frameworks_one_by_one import (
     RESUME,
     OneByOneScript,
+    assert_resumes_from_a_checkpoint,
     names_of_checkpoints,
     saved_unasked_and_stopped,
     spoil_checkpoints,
@@ -99,12 +100,7 @@ async def test_with_a_worker_that_cannot_agree_nothing_hangs(
     script: OneByOneScript, tmp_path: Path, whole: Curve
 ) -> None:
     """Nobody saves alone. The job is suspended, and resumes from its last checkpoint."""
-    # Slow enough not to be done when the host goes.
-    async with training(tmp_path, replace(script, cut_off=1, step_seconds=0.2)) as job:
-        await job.suspend_and_resume(step=_EVERY + 5)
-        first, second = await job.finish()
-    assert steps_repeated(whole, first, second) > 0
-    assert len(second[0]) % _EVERY == 0
+    await assert_resumes_from_a_checkpoint(tmp_path, replace(script, cut_off=1), _EVERY, whole)
 
 
 @pytest.mark.long
