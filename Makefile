@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --system-certs --quiet --generate-hashes --no-head
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-frameworks-oldest test-torchrun test-torchrun-gpu test-gpu test-kinds test-fleet test-pythons test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs handover-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
+.PHONY: help install dev demo replay mutants test test-long test-horovod test-frameworks test-frameworks-oldest test-torchrun test-torchrun-gpu test-gpu test-kinds test-fleet test-pythons test-versions test-chart chart clients operators hub test-cluster controlplane test-suites metadata-faults chaos chaos-wires chaos-cluster hostile soak properties bench goodput bench-page frameworks-costs handover-costs copies-costs check lint types imports proto proto-check sbom release images test-images test-monitoring dashboard-pictures pictures screenshots test-node lock site first-hour clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | awk -F '\t' '{ printf "  %-22s %s\n", $$1, $$2 }'
@@ -233,6 +233,9 @@ frameworks-costs: $(INSTALLED) ## Measure what a stop and a start of each traini
 
 handover-costs: $(INSTALLED) ## Measure a change of hosts with sharded state from memory to memory, beside one through a checkpoint
 	$(BIN)/python -m benchmarks.handover $(ARGS)
+
+copies-costs: $(INSTALLED) ## Measure copies of sharded state on peers, and a loss without notice with them and with checkpoints
+	$(BIN)/python -m benchmarks.copies $(ARGS)
 
 bench-page: $(INSTALLED) ## Write docs/maintainers/benchmarks.md from the last results
 	$(BIN)/python -m benchmarks page

@@ -19,7 +19,7 @@ from tests.frameworks.frameworks_rounds import Rounds
 
 _MEGABYTES, _DIRECTORY = 256, "/dev/shm"  # noqa: S108 - a directory of its own is made in it
 _LEAVE, _JOIN, _STEPS = 3, 6, 8
-_SCRIPT = str(Path(__file__).parent / "clients" / "handover.py")
+SCRIPT = str(Path(__file__).parent / "clients" / "handover.py")
 _TIMES = 3
 
 
@@ -52,7 +52,7 @@ def _cost(rounds: Rounds, first: int, step: int) -> ChangeCost:
 
 
 @contextmanager
-def _directory(parent: str) -> Iterator[Path]:
+def directory(parent: str) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(dir=parent, prefix="handover-"))
     try:
         yield made
@@ -61,7 +61,7 @@ def _directory(parent: str) -> Iterator[Path]:
 
 
 def _measured(home: Path, root: Path, way: str, megabytes: int) -> tuple[ChangeCost, ChangeCost]:
-    with Rounds(home, root / way, f"{way}-{megabytes}", _STEPS, script=_SCRIPT) as rounds:
+    with Rounds(home, root / way, f"{way}-{megabytes}", _STEPS, script=SCRIPT) as rounds:
         rounds.agree(_LEAVE, _JOIN)
         rounds.start("a", "b", "c", "d")
         rounds.start("e", joins=True)
@@ -76,7 +76,7 @@ def main(megabytes: int, parent: str) -> None:
     home, runs = installed(), dict[str, list[tuple[ChangeCost, ChangeCost]]](memory=[], file=[])
     for _ in range(_TIMES):
         for way, found in runs.items():
-            with _directory(parent) as root:
+            with directory(parent) as root:
                 found.append(_measured(home, root, way, megabytes))
     sys.stdout.write(f"{megabytes} MB of parameters and means, checkpoints in {parent}, best of {_TIMES}\n")
     sys.stdout.write("change  way      moving state  pause    sent\n")

@@ -3,9 +3,11 @@
     … handover.py KIND ROOT STEPS STEP_SECONDS NAME
 
 KIND is `memory-MB` or `file-MB`, with the size of parameters and means in millions of bytes. The checkpoints are in
-ROOT. It needs the SDK, and PyTorch.
+ROOT. `copies-MB` has a copy on a peer each EVERY steps, and `saved-MB` a checkpoint. It needs the SDK, and PyTorch.
 """
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -13,13 +15,15 @@ import torch
 import torch.distributed as dist
 from kubeai.elastic.integrations.torch import ShardedCheckpoints
 from kubeai.torch import states
+from kubeai.torch.copies import CopyRing
 from kubeai.torch.ranks import RoundRanks
-from kubeai.torch.training import Batch, Limits, Sharded, train
+from kubeai.torch.training import Batch, Limits, PeerCopies, Sharded, train
 from torch.distributed.fsdp import fully_shard
 
 from tests.frameworks.frameworks_member import RoundsMember
 from tests.testkit import torch_exit
 
+EVERY = 10
 _LAYERS, _NUMBERS, _FLOAT_BYTES = 8, 3, 4
 _ME = RoundsMember.from_arguments()
 _WAY, _, _MILLIONS = _ME.kind.partition("-")
@@ -66,6 +70,8 @@ def _build(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
 
 
 def _backward(module: Any, batch: Batch) -> None:
+    if _ME.is_told(f"dies-in-step-{batch.step}"):
+        os.kill(os.getpid(), signal.SIGKILL)
     _ME.take_time()
     global _step  # noqa: PLW0603 - the hook is called with the optimizer alone
     _step = batch.step
@@ -86,13 +92,15 @@ def main() -> None:
         _timed(states, name)
     for name in ("save", "load"):
         _timed(ShardedCheckpoints, name)
+    _timed(CopyRing, "take")
     dist.batch_isend_irecv = _count
     train(
-        Sharded(_ME.root / "checkpoints", _build),
+        Sharded(_ME.root / "checkpoints", _build, copies=PeerCopies(every=EVERY) if _WAY == "copies" else None),
         _backward,
         samples=40,
         global_batch=12,
         steps=_ME.steps,
+        every=EVERY if _WAY == "saved" else None,
         backend="gloo",
         limits=Limits(handing=0.0 if _WAY == "file" else 10.0),
     )

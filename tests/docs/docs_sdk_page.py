@@ -17,7 +17,7 @@ PAGE = ROOT / "docs" / "reference" / "sdk.md"
 _SDK = ROOT / "sdk"
 _INTEGRATIONS = _SDK / "kubeai" / "elastic" / "integrations"
 _PARTS_OF_INTEGRATIONS = {"__init__", "background", "epochs", "random_state"}
-_TORCH = ("training", "loop", "states", "sampler", "ranks")
+_TORCH = ("training", "loop", "states", "settings", "sampler", "ranks")
 _HEAD = """# The SDK, name by name
 
 <!-- Written by `python -m tests.docs.docs_sdk_page` from the docstrings. -->

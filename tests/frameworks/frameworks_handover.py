@@ -3,8 +3,9 @@
     … frameworks_handover.py KIND ROOT STEPS STEP_SECONDS NAME
 
 KIND is `memory`, or `file`: then the state goes through checkpoints, or `otherwise`: then two ranks divide it in
-another way. The test that has started it says in files when all ranks pause, and before which message of a change this
-process kills itself.
+another way. `copies-K` has a copy each K steps instead of checkpoints, and `saved-K` a checkpoint each K steps. The
+test that has started it says in files when all ranks pause, and before which message, or in which step, this process
+kills itself.
 """
 
 import os
@@ -14,20 +15,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from kubeai.torch.ranks import RoundRanks
-from kubeai.torch.training import Batch, Limits, Sharded, train
+from kubeai.torch.training import Batch, Limits, PeerCopies, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
 from tests.frameworks.frameworks_member import RoundsMember
 from tests.testkit import torch_exit
 
+_ME = RoundsMember.from_arguments()
 FEATURES, HIDDEN = 32, 3002
 """So many rows are not divided evenly among 3 or 4 ranks."""
-EVERY = 10
+_WAY, _, _NUMBER = _ME.kind.partition("-")
+EVERY = {"copies": 1000, "saved": int(_NUMBER or "0")}.get(_WAY, 10)
 """How many steps there are between two checkpoints."""
 _SAMPLES, _GLOBAL_BATCH = 40, 12
 _PROBE_BYTES = 1 << 20
-_ME = RoundsMember.from_arguments()
 
 
 class _Messages:
@@ -82,6 +84,9 @@ def _build(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
 
 
 def _backward(module: Any, batch: Batch) -> None:
+    for what, number in (("dies", signal.SIGKILL), ("freezes", signal.SIGSTOP)):
+        if _ME.is_told(f"{what}-in-step-{batch.step}"):
+            os.kill(os.getpid(), number)
     _ME.take_time()
     features = torch.sin(torch.tensor(batch.indices)[:, None] * torch.arange(1, FEATURES + 1, dtype=torch.float64))
     loss = module(features).square().mean() * batch.weight
@@ -93,7 +98,9 @@ def main() -> None:
     _ME.pause_by_files()
     _Messages()
     built = train(
-        _RecordedParts(_ME.root / "checkpoints", _build),
+        _RecordedParts(
+            _ME.root / "checkpoints", _build, copies=PeerCopies(every=int(_NUMBER)) if _WAY == "copies" else None
+        ),
         _backward,
         samples=_SAMPLES,
         global_batch=_GLOBAL_BATCH,

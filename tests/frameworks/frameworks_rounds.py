@@ -184,7 +184,12 @@ class Rounds:
     def let_die(self, name: str, place: str) -> None:
         """Let a process kill itself when it comes to a place of its script, and wait until it has."""
         (self.root / f"dies-at-{place}-{name}").touch()
-        assert self._processes.pop(name).wait(SECONDS) == -signal.SIGKILL
+        self.until_dead(name)
+
+    def until_dead(self, *names: str) -> None:
+        """Wait until these processes have killed themselves."""
+        for name in names:
+            assert self._processes.pop(name).wait(SECONDS) == -signal.SIGKILL
 
     def break_off(self, name: str, what: str) -> tuple[float, str]:
         """Let a process make a mistake; returns how long it lived on (seconds) and its output."""

@@ -55,6 +55,21 @@ class WorkerRound:
     hosts: Tuple[RoundHost, ...] = ()  # noqa: UP006 - Python 3.8
 
 
+@dataclass(frozen=True)
+class FormedRound:
+    """A round whose process group is formed.
+
+    Attributes:
+        number: Of the round.
+        steps: For each rank the number of steps that it has finished, or `NO_STATE`.
+        processes: The number of ranks of each host, in the order of the ranks; none where there are no rounds.
+    """
+
+    number: int
+    steps: Tuple[int, ...]  # noqa: UP006 - Python 3.8
+    processes: Tuple[int, ...]  # noqa: UP006 - Python 3.8
+
+
 def read_hosts(members: Any) -> tuple[RoundHost, ...]:
     """Return the members of a round from JSON. Raises KeyError, TypeError or ValueError if it is malformed."""
     return tuple(RoundHost(str(each["address"]), int(each["processes"])) for each in members)

@@ -24,7 +24,6 @@ import gc
 import os
 import sys
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -33,25 +32,33 @@ from kubeai.elastic import elastic_agent, regroup
 from kubeai.elastic.api import resumed, seconds_left
 from kubeai.elastic.loop import finish_step
 
-from .decisions import NO_STATE, Move, NotFormed, RoundFile, is_lost_rank, is_newer, next_move
+from .decisions import (
+    NO_STATE,
+    FormedRound,
+    Move,
+    NotFormed,
+    RoundFile,
+    is_lost_rank,
+    is_newer,
+    next_move,
+)
 from .following import PATIENCE_SECONDS, agreed_hosts
 from .group import Connections, form_alone, form_group, leave_group
 from .handover import say_once
 from .moves import is_room_for, next_ranks
 from .ranks import RoundRanks
+from .settings import Limits, PeerCopies
 from .states import Replicated, Sharded
 
 if TYPE_CHECKING:
     from .decisions import WorkerRound
     from .states import TrainedState
 
-__all__ = ["ElasticLoop", "Limits", "RankLost", "Replicated", "RoundRanks", "Sharded"]
+__all__ = ["ElasticLoop", "Limits", "PeerCopies", "RankLost", "Replicated", "RoundRanks", "Sharded"]
 
 T = TypeVar("T")
 
 _LOOK_SECONDS = 0.005
-_MAX_HANDING = 10.0
-"""Processes that have not entered a round 20 s after its decision are restarted, and those that left are killed."""
 _PART_OF_THE_TIME_LEFT = 0.25
 """How much of it may pass in waiting for the next round: a checkpoint may have to be saved afterwards."""
 _UNEXPLAINED_SECONDS = 1.0
@@ -60,34 +67,6 @@ _UNEXPLAINED_SECONDS = 1.0
 
 class RankLost(RuntimeError):  # noqa: N818 - the name says what happened
     """Another rank of the round is gone, or does not answer. Its cause is the error of the collective."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long processes wait, in seconds.
-
-    Attributes:
-        collective: For the others in a collective. A frozen host is noticed after this time only.
-        forming: For all processes of a new round.
-        holding: At an agreed step for the next round. Then training goes on.
-        lost: For the next round after a collective has failed. Then the process fails, and is restarted.
-        handing: For ranks to hand a sharded state over, 10 at most. If by a measurement they would need more than half
-            of it, the state goes through a checkpoint. 0: always.
-
-    Raises:
-        ValueError: `handing` is longer than that.
-    """
-
-    collective: float = 30.0
-    forming: float = 20.0
-    holding: float = 60.0
-    lost: float = 60.0
-    handing: float = 10.0
-
-    def __post_init__(self) -> None:
-        """Check the limits."""
-        if self.handing > _MAX_HANDING:
-            raise ValueError(f"handing is {self.handing:g} s, at most {_MAX_HANDING:g} s")
 
 
 class ElasticLoop(Generic[T]):
@@ -138,7 +117,10 @@ class ElasticLoop(Generic[T]):
 
         with _few_objects():
             self._begin()
-            yield from self._iterations(steps, every)
+            try:
+                yield from self._iterations(steps, every)
+            finally:
+                self._state.end()
 
     def _iterations(self, steps: int, every: int | None) -> Iterator[tuple[int, T]]:
         while True:
@@ -149,7 +131,7 @@ class ElasticLoop(Generic[T]):
                 if failure is None:
                     return
             else:
-                self._state.begin_step()
+                self._state.begin_step(self._step)
                 self._is_finished = False
                 yield self._step, self.built
                 failure, self._failure = self._failure, None
@@ -188,7 +170,8 @@ class ElasticLoop(Generic[T]):
     def _begin(self) -> None:
         if self._rounds is None:
             form_alone(self._backend, self._limits.collective)
-            self._step, self._built = self._state.enter([NO_STATE] * dist.get_world_size(), 0, self._limits.handing)
+            formed = FormedRound(0, (NO_STATE,) * dist.get_world_size(), ())
+            self._step, self._built = self._state.enter(formed, self._limits)
         elif self._rounds.joins:
             self._round = self._rounds.started_in
             self._rounds.say(0, started=True)
@@ -273,9 +256,9 @@ class ElasticLoop(Generic[T]):
     def _leave(self, failure: RuntimeError) -> None:
         # Its frames, and those of its cause, would keep what the failed step has computed in memory.
         failure.with_traceback(None).__context__ = failure.__cause__ = None
+        self._state.leave()
         leave_group(self._connections)
         self._built = self._connections = self._store = self._entered = None
-        self._state.leave()
         gc.collect()  # wrappers, and with them buckets of gradients, are part of reference cycles
 
     def _enter_next(self, rounds: RoundFile, failure: RuntimeError | None) -> None:
@@ -326,7 +309,9 @@ class ElasticLoop(Generic[T]):
         self._connections.note()  # before `build` forks workers of a loader
         if self._step < max(formed.steps):
             self._step = NO_STATE  # half a state, if its source is lost meanwhile
-        self._step, self._built = self._state.enter(formed.steps, entered.number, self._limits.handing)
+        processes = tuple(host.processes for host in entered.hosts)
+        present = FormedRound(entered.number, tuple(formed.steps), processes)
+        self._step, self._built = self._state.enter(present, self._limits)
         self._entered, self._store = entered, formed.store
         self._connections.note()
 

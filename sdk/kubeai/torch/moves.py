@@ -5,8 +5,8 @@ Nothing here needs torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Sequence, Tuple
 
 if TYPE_CHECKING:
     from .decisions import RoundHost
@@ -21,12 +21,14 @@ class RowMove:
         target: The rank that needs them.
         first: Their first row, counted in the whole tensor.
         end: The row after their last one.
+        part: The number of the old part that they are taken from.
     """
 
     source: int
     target: int
     first: int
     end: int
+    part: int
 
 
 def rows_of(rows: int, parts: int, part: int) -> tuple[int, int]:
@@ -43,7 +45,7 @@ def moves(rows: int, holders: Sequence[int], takers: Sequence[int]) -> list[RowM
 
     Args:
         rows: Of the whole tensor.
-        holders: The ranks that have its parts, in the order of the parts.
+        holders: The ranks that have its parts, in the order of the parts. One rank may have several.
         takers: The ranks that are to have the new parts, in the order of these.
     """
     found = []
@@ -54,7 +56,7 @@ def moves(rows: int, holders: Sequence[int], takers: Sequence[int]) -> list[RowM
             continue
         for held in range(first // held_rows, (end - 1) // held_rows + 1):
             has_first, has_end = rows_of(rows, len(holders), held)
-            found.append(RowMove(holders[held], target, max(first, has_first), min(end, has_end)))
+            found.append(RowMove(holders[held], target, max(first, has_first), min(end, has_end), held))
     return found
 
 
@@ -110,21 +112,54 @@ class PartClaim:
 NO_PART = PartClaim(-1, 0, 0, 0)
 
 
-def holders_of(claims: Sequence[PartClaim]) -> list[int] | None:
-    """Return the ranks that have the parts of one state, in the order of the parts; None if a part is missing.
+@dataclass(frozen=True)
+class WholeState:
+    """A state of which some rank has each part.
 
-    Of two whole states it is the one with more finished steps. A rank without a part of it gets one.
+    Attributes:
+        step: The number of finished steps.
+        form: As of PartClaim.
+        holders: The ranks that have the parts, in the order of the parts.
+    """
+
+    step: int
+    form: int
+    holders: Tuple[int, ...]  # noqa: UP006 - Python 3.8
+
+    def claim_of(self, part: int) -> PartClaim:
+        """Return the claim of whoever has a part of this state."""
+        return PartClaim(self.step, len(self.holders), part, self.form)
+
+
+def newest_whole(claims: Sequence[Sequence[PartClaim]]) -> WholeState | None:
+    """Return the state with the most finished steps of which the ranks together have all parts; None without one.
 
     Args:
-        claims: Of each rank.
+        claims: What each rank has, its own part of a state before the copies that it keeps for others. They have
+            equally many.
     """
-    newest = max(claims, key=lambda claim: claim.step)
-    if newest.step < 0:
-        return None
-    holders = {
-        claim.part: rank
-        for rank, claim in enumerate(claims)
-        if (claim.step, claim.parts, claim.form) == (newest.step, newest.parts, newest.form)
-    }
-    parts = range(newest.parts)
-    return [holders[part] for part in parts] if all(part in holders for part in parts) else None
+    parts: dict[PartClaim, dict[int, int]] = {}
+    for of_ranks in zip(*claims):  # so that each part comes from its own rank if that is there
+        for rank, claim in enumerate(of_ranks):
+            parts.setdefault(replace(claim, part=0), {}).setdefault(claim.part, rank)
+    whole = [
+        WholeState(state.step, state.form, tuple(rank for _, rank in sorted(holders.items())))
+        for state, holders in parts.items()
+        if state.step >= 0 and sorted(holders) == list(range(state.parts))
+    ]
+    return max(whole, key=lambda state: state.step, default=None)
+
+
+def keepers(processes: Sequence[int]) -> list[int]:
+    """Return for each rank the one that keeps its copy: on the next host, and on the first one for the last host.
+
+    Args:
+        processes: The number of ranks of each host, in the order of the ranks.
+    """
+    bases = [sum(processes[:host]) for host in range(len(processes))]
+    following = [*range(1, len(processes)), 0]
+    return [
+        bases[following[host]] + local_rank % processes[following[host]]
+        for host, count in enumerate(processes)
+        for local_rank in range(count)
+    ]

@@ -13,12 +13,19 @@ from kubeai.elastic.integrations.random_state import random_state, set_random_st
 from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, newest_step
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
+from .copies import formed_ring
 from .decisions import NO_STATE, source_of
-from .handover import CarriedPart, DividedState, give, on_cpu, prepared, spread, whole
+from .handover import give, prepared, spread, whole
+from .parts import on_cpu
 from .ranks import RoundRanks
 
 if TYPE_CHECKING:
     import os
+
+    from .copies import CopyRing
+    from .decisions import FormedRound
+    from .parts import CarriedPart, DividedState
+    from .settings import Limits, PeerCopies
 
 T = TypeVar("T")
 
@@ -66,31 +73,33 @@ class Replicated(Generic[T]):
         for optimizer in self.optimizers:
             optimizer.register_step_post_hook(self._note_applied)
 
-    def enter(self, steps: Sequence[int], number: int, seconds: float) -> tuple[int, T]:  # noqa: ARG002 - as below
+    def enter(self, formed: FormedRound, limits: Limits) -> tuple[int, T]:  # noqa: ARG002 - as of `Sharded`
         """Make all ranks of a new process group equal; returns the number of finished steps and what was built.
 
         All load a checkpoint if no rank has a state. Otherwise the rank with the most steps gives its own to all.
 
         Args:
-            steps: For each rank the number of steps that it has finished, or `NO_STATE`.
-            number: Of the round.
-            seconds: How long parts of a state may take from rank to rank.
+            formed: The round of the group.
+            limits: How long processes wait.
         """
-        step, source = max(steps), source_of(steps)
+        step, source = max(formed.steps), source_of(formed.steps)
         if step == NO_STATE:
             step = self._load()
         elif source is not None:
             self._broadcast(source)
-        return step, self._build(RoundRanks.present(step, number))
+        return step, self._build(RoundRanks.present(step, formed.number))
 
     def leave(self) -> None:
         """Do nothing: all of it goes to the next round."""
+
+    def end(self) -> None:
+        """Do nothing: nothing is under way."""
 
     def prepare(self, step: int, seconds: float) -> DividedState | None:  # noqa: ARG002 - as of `Sharded`
         """Do nothing before the next round: each rank has everything in memory."""
         return None
 
-    def begin_step(self) -> None:
+    def begin_step(self, step: int) -> None:  # noqa: ARG002 - as of `Sharded`
         """Copy what a step changes before its optimizer does: buffers, such as running means, and random numbers."""
         buffers = [buffer.clone() for buffer in self._buffers()]
         others = {name: copy.deepcopy(each.state_dict()) for name, each in self._others.items()}
@@ -150,6 +159,7 @@ class Sharded(Generic[T]):
         build: Called in each round. Returns the states by name, among them one wrapped module and its optimizers, and
             whatever else the loop needs. A scheduler's state and the like are saved as those of rank 0.
         keep: How many checkpoints remain.
+        copies: How often each rank's part is copied to another host; None for never.
     """
 
     def __init__(
@@ -158,40 +168,56 @@ class Sharded(Generic[T]):
         build: Callable[[RoundRanks], tuple[States, T]],
         *,
         keep: int = 2,
+        copies: PeerCopies | None = None,
     ) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
         self._directory = directory
         self._build = build
         self._keep = keep
+        self._copies = copies
+        self._ring: CopyRing | None = None
         self._checkpoints: ShardedCheckpoints | None = None
         self._states: States = {}
-        self._carried: CarriedPart | None = None
+        self._carried: list[CarriedPart] = []
+        self._saved = NO_STATE
         self._divides_alike = True
 
-    def enter(self, steps: Sequence[int], number: int, seconds: float) -> tuple[int, T]:  # noqa: ARG002 - parts say it
+    def enter(self, formed: FormedRound, limits: Limits) -> tuple[int, T]:
         """Build everything, and fill it with what the ranks carry, or else with the newest checkpoint.
 
         Returns the number of finished steps, and what was built.
         """
-        found = whole(self._carried)
-        if found:
-            built = self._built(found[0], number)
-            self._divides_alike = spread(self._states, self._carried, found[1], seconds)
+        step, built = self._filled(formed.number, limits.handing)
+        self._carried = []
+        self._ring = formed_ring(self._copies, formed.processes, limits.collective)
+        return step, built
+
+    def _filled(self, number: int, seconds: float) -> tuple[int, T]:
+        found = whole(self._carried, self._saved)
+        if found is not None:
+            built = self._built(found.step, number)
+            self._divides_alike = spread(self._states, self._carried, found, seconds)
             if self._divides_alike:
-                self._carried = None
-                return found[0], built
+                return found.step, built
             self.leave()
             del built
         step = newest_step(self._directory)
         built = self._built(step or 0, number)
         if step is not None and self._checkpoints is not None:
             self._checkpoints.load(step)
-        self._carried = None
+            self._saved = step
         return step or 0, built
 
     def leave(self) -> None:
         """Drop all of it but what this rank carries into the next round."""
+        self.end()
         self.optimizers, self._checkpoints, self._states = [], None, {}
+
+    def end(self) -> None:
+        """End what is under way, and carry the copies that this rank has."""
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            self._carried += ring.end()
 
     def prepare(self, step: int, seconds: float) -> DividedState | None:
         """Return what this rank can hand over in this time, once the next round is known.
@@ -213,16 +239,20 @@ class Sharded(Generic[T]):
             seconds: How long it may take.
         """
         try:
-            self._carried = give(divided, step, following, seconds)
+            part = give(divided, step, following, seconds)
         except RuntimeError as error:
-            sys.stderr.write(f"kubeai: going back to the newest checkpoint: {error}\n")
+            sys.stderr.write(f"kubeai: going back to the newest copy or checkpoint: {error}\n")
             raise
+        if part is not None:
+            self._carried.append(part)
 
-    def begin_step(self) -> None:
-        """Do nothing: a failed step is not repeated from here."""
+    def begin_step(self, step: int) -> None:
+        """Take a copy if it is time for one. A failed step is not repeated from here."""
+        if self._ring is not None:
+            self._ring.take(step, self._states)
 
     def undo_step(self) -> bool:
-        """Do nothing: the next round begins with a checkpoint."""
+        """Do nothing: the next round begins with a copy or a checkpoint."""
         return True
 
     def save(self, step: int) -> None:
@@ -230,6 +260,7 @@ class Sharded(Generic[T]):
         if self._checkpoints is None:
             raise RuntimeError("there is no process group to save with")
         self._checkpoints.save(step)
+        self._saved = step
 
     def _built(self, step: int, number: int) -> T:
         states, built = self._build(RoundRanks.present(step, number))

@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Callable, TypeVar
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 
 from .data import Batch, DataOrder
-from .loop import ElasticLoop, Limits, RankLost
+from .loop import ElasticLoop, RankLost
 from .sampler import permutation
+from .settings import Limits, PeerCopies
 from .states import Replicated, Sharded
 
 if TYPE_CHECKING:
     from .states import TrainedState
 
-__all__ = ["Batch", "Limits", "Replicated", "Sharded", "train"]
+__all__ = ["Batch", "Limits", "PeerCopies", "Replicated", "Sharded", "train"]
 
 T = TypeVar("T")
 

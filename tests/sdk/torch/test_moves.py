@@ -11,9 +11,11 @@ from kubeai.torch.moves import (
     NO_PART,
     PartClaim,
     RowMove,
-    holders_of,
+    WholeState,
     is_room_for,
+    keepers,
     moves,
+    newest_whole,
     next_ranks,
     rows_of,
     stayers,
@@ -75,7 +77,7 @@ def test_two_ranks_have_at_most_one_message_for_a_tensor(change: tuple[int, Sequ
 
 def test_the_last_of_four_leaves_and_half_of_the_state_moves() -> None:
     sent = [move for move in moves(12, range(4), range(3)) if move.source != move.target]
-    assert sent == [RowMove(1, 0, 3, 4), RowMove(2, 1, 6, 8), RowMove(3, 2, 9, 12)]
+    assert sent == [RowMove(1, 0, 3, 4, 1), RowMove(2, 1, 6, 8, 2), RowMove(3, 2, 9, 12, 3)]
 
 
 @pytest.mark.parametrize(
@@ -108,22 +110,91 @@ def test_half_of_the_ranks_and_more_can_take_all_of_the_state(following: list[in
     assert is_room_for(following) is has_room
 
 
+@given(st.integers(0, 60), st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 5))
+def test_a_rank_may_have_several_parts(rows: int, holders: list[int], takers: int) -> None:
+    """As after a loss, when one of those that are left has the copy of the part that is lost."""
+    received: dict[int, list[int]] = {rank: [] for rank in range(takers)}
+    for move in moves(rows, holders, range(takers)):
+        first, end = rows_of(rows, len(holders), move.part)
+        assert first <= move.first < move.end <= end
+        assert move.source == holders[move.part]
+        received[move.target] += range(move.first, move.end)
+    assert received == {rank: sorted(found) for rank, found in _parts(rows, range(takers)).items()}
+
+
 _CLAIMS = [PartClaim(7, 3, part, 99) for part in range(3)]
+_OLDER = [replace(claim, step=5) for claim in _CLAIMS]
 
 
 @pytest.mark.parametrize(
-    ("claims", "holders"),
+    ("claims", "step", "holders"),
     [
-        (_CLAIMS, [0, 1, 2]),
-        ([_CLAIMS[2], NO_PART, _CLAIMS[0], _CLAIMS[1]], [2, 3, 0]),
-        (_CLAIMS[:2], None),
-        ([NO_PART, NO_PART], None),
-        ([*_CLAIMS[:2], replace(_CLAIMS[2], step=6)], None),
-        ([*_CLAIMS[:2], replace(_CLAIMS[2], form=98)], None),
-        ([*_CLAIMS, replace(_CLAIMS[0], step=6, parts=1)], [0, 1, 2]),
-        ([replace(_CLAIMS[0], step=8), *_CLAIMS], None),
+        (_CLAIMS, 7, (0, 1, 2)),
+        ([_CLAIMS[2], NO_PART, _CLAIMS[0], _CLAIMS[1]], 7, (2, 3, 0)),
+        ([*_CLAIMS[:2], replace(_CLAIMS[2], step=6)], None, ()),
+        ([*_CLAIMS[:2], replace(_CLAIMS[2], form=98)], None, ()),
+        ([*_CLAIMS[:2], replace(_CLAIMS[2], part=3)], None, ()),
+        (_CLAIMS[:2], None, ()),
+        ([NO_PART, NO_PART], None, ()),
+        ([*_CLAIMS, replace(_CLAIMS[0], step=6, parts=1)], 7, (0, 1, 2)),
+        ([replace(_CLAIMS[0], step=8), *_CLAIMS], 7, (1, 2, 3)),
     ],
-    ids=["whole", "with a joiner", "one lost", "none", "other step", "other model", "a stale one", "a newer one lost"],
+    ids=[
+        "whole",
+        "with a joiner",
+        "another step",
+        "another model",
+        "a part that cannot be",
+        "one lost",
+        "none",
+        "a stale one",
+        "a newer one lost",
+    ],
 )
-def test_parts_count_only_as_a_whole(claims: list[PartClaim], holders: list[int] | None) -> None:
-    assert holders_of(claims) == holders
+def test_parts_count_only_as_a_whole(claims: list[PartClaim], step: int | None, holders: tuple[int, ...]) -> None:
+    expected = None if step is None else WholeState(step, 99, holders)
+    assert newest_whole([[claim] for claim in claims]) == expected
+
+
+@pytest.mark.parametrize(
+    ("claims", "step", "holders"),
+    [
+        ([[_CLAIMS[0], _CLAIMS[2]], [_CLAIMS[1], _CLAIMS[0]], [_CLAIMS[2], _CLAIMS[1]]], 7, (0, 1, 2)),
+        ([[_CLAIMS[0], _CLAIMS[2]], [_CLAIMS[1], _CLAIMS[0]]], 7, (0, 1, 0)),
+        ([[_CLAIMS[0], NO_PART, _OLDER[0], _OLDER[2]], [_CLAIMS[1], NO_PART, _OLDER[1], NO_PART]], 5, (0, 1, 0)),
+        ([[_CLAIMS[0], NO_PART], [_CLAIMS[1], _CLAIMS[0]]], None, ()),
+    ],
+    ids=["each has its own", "one is lost", "one is lost before its copy was whole", "one is lost with its keeper"],
+)
+def test_a_copy_stands_for_the_part_of_a_rank_that_is_lost(
+    claims: list[list[PartClaim]], step: int | None, holders: tuple[int, ...]
+) -> None:
+    assert newest_whole(claims) == (None if step is None else WholeState(step, 99, holders))
+
+
+_HOSTS = st.lists(st.integers(1, 8), min_size=2, max_size=6)
+
+
+def _hosts(processes: Sequence[int]) -> list[int]:
+    return [host for host, count in enumerate(processes) for _ in range(count)]
+
+
+@given(_HOSTS)
+def test_each_rank_has_its_copy_on_the_next_host(processes: list[int]) -> None:
+    hosts = _hosts(processes)
+    found = [hosts[keeper] for keeper in keepers(processes)]
+    assert found == [(host + 1) % len(processes) for host in hosts]
+
+
+@given(_HOSTS)
+def test_the_ranks_of_a_host_keep_equally_many_copies_or_one_more(processes: list[int]) -> None:
+    found = keepers(processes)
+    base = 0
+    for count in processes:
+        kept = [found.count(rank) for rank in range(base, base + count)]
+        assert max(kept) - min(kept) <= 1
+        base += count
+
+
+def test_ranks_of_equal_hosts_keep_the_copy_of_their_own_number() -> None:
+    assert keepers([2, 2, 2]) == [2, 3, 4, 5, 0, 1]

@@ -293,6 +293,6 @@ def broadcast(value: Any, source: int) -> Any:
     return torch.load(io.BytesIO(content), weights_only=False)
 
 
-def device_type() -> str:
-    """Return the type of device whose tensors the process group takes."""
-    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+def device_type(group: Any = None) -> str:
+    """Return the type of device whose tensors a process group takes; the default one if None."""
+    return "cuda" if dist.get_backend(group) == "nccl" else "cpu"

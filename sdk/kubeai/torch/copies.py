@@ -1,0 +1,271 @@
+"""Keeps a copy of each rank's part of a sharded state in main memory, and another one on a rank of the next host.
+
+When a rank is lost without notice, those that remain have all parts of the newest copy: each its own one, and one of
+them that of the lost rank. Training goes on from there, and needs no storage.
+
+A step is held up only while the rank copies its part to main memory. A thread sends that to the other host in a process
+group of its own, and agrees with all ranks that the copy is whole, and after which step the next one is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Mapping, Sequence, Tuple
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+
+from .decisions import NotFormed
+from .group import Connections
+from .handover import encoded_random_state
+from .messages import Message, flat, least, pass_bytes, transfer
+from .moves import PartClaim, keepers, rows_of
+from .parts import CarriedPart, DividedState, DTensor, Path, divided_tensors, on_cpu
+
+if TYPE_CHECKING:
+    from .settings import PeerCopies
+
+_SENDING_SECONDS = 600.0
+"""How long the sending of one copy may take. A rank that is lost ends it sooner."""
+_NEVER = 1 << 40
+
+
+Parts = Tuple[CarriedPart, ...]
+
+
+def formed_ring(plan: PeerCopies | None, processes: Sequence[int], seconds: float) -> CopyRing | None:
+    """Return what takes copies in a round; None if there is no other host to keep them. Called in every rank.
+
+    Args:
+        plan: How often copies are taken; None for never.
+        processes: The number of ranks of each host, in the order of the ranks.
+        seconds: How long a collective of the copies may take.
+    """
+    if plan is None or DTensor is None or len(processes) <= 1:
+        return None
+    return CopyRing(plan, processes, seconds)
+
+
+class CopyRing:
+    """The ranks of one round, each of which keeps the copies of ranks of the host before its own.
+
+    Args:
+        plan: How often copies are taken.
+        processes: The number of ranks of each host, in the order of the ranks.
+        seconds: How long a collective of the copies may take.
+    """
+
+    def __init__(self, plan: PeerCopies, processes: Sequence[int], seconds: float) -> None:
+        self.plan = plan
+        self.keepers = keepers(processes)
+        self._connections = Connections()
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+        self._connections.note()
+        self._seconds = seconds
+        self._sending: _Sending | None = None
+        self._whole: Parts = ()
+        self._spare: Parts = ()
+        self._next = 0
+        self._taken: tuple[int, float] | None = None
+        self._is_off = self._is_told = False
+
+    def take(self, step: int, states: Mapping[str, Any]) -> None:
+        """Take a copy if it is time for one. Called in every rank between two steps.
+
+        Args:
+            step: The number of finished steps.
+            states: By name, what has a `state_dict`.
+        """
+        if self._is_off or self._is_sending(step) or step < self._next:
+            return
+        begun = time.monotonic()
+        before = self._taken
+        step_seconds = None if before is None else (begun - before[1]) / (step - before[0])
+        own: CarriedPart | None = None
+        try:
+            divided = DividedState(states)
+            reason = divided.reason_against()
+            own = _copied(divided, step, self._spare[0].rows if self._spare else {})
+        except Exception as error:  # noqa: BLE001 - such as no memory, which only costs the copies
+            reason = f"{type(error).__name__}: {error}"
+        self._taken = step, time.monotonic()
+        taken = _Taken(step, own, reason, self._taken[1] - begun, step_seconds)
+        self._sending = _Sending(self, taken, self._spare[1:])
+        self._sending.start()
+
+    def end(self) -> Parts:
+        """End what is under way, and return the parts that this rank has, its own ones before those of others.
+
+        No other rank waits for this one, and the group can be destroyed: with gloo that waits for what is pending.
+        """
+        self._is_off = True
+        newest: Parts = ()
+        if self._sending is not None:
+            self._connections.shut_down()
+            self._sending.join(self._seconds)
+            newest = self._sending.parts
+        found = [*newest, *self._whole]
+        return tuple(sorted(found, key=lambda each: each.claim.part != dist.get_rank()))
+
+    def _is_sending(self, step: int) -> bool:
+        """Return whether a copy is under way. If a rank may already know when the next one is taken, wait for that."""
+        if self._sending is None:
+            return False
+        if not self._sending.is_over_at(step):
+            return True
+        self._sending.join()
+        if self._sending.failure is not None:
+            self._is_off = True  # its parts remain: this may be the first sign that a rank is lost
+            _say(f"no further copies of the state in this round: {self._sending.failure}")
+            return True
+        self._spare, self._whole, self._next = self._whole, self._sending.parts, self._sending.next_step
+        self._tell(self._sending)
+        self._sending = None
+        return False
+
+    def _tell(self, sent: _Sending) -> None:
+        """Say once in each round, in its first rank, what the copies cost."""
+        if self._is_told or sent.taken.step_seconds is None or dist.get_rank() != 0:
+            return
+        self._is_told = True
+        size = sum(rows.numel() * rows.element_size() for each in sent.parts for rows in each.rows.values())
+        _say(
+            f"a copy of the state each {sent.steps} steps holds one up for {1000 * sent.taken.holding:.0f} ms and is "
+            f"sent in {sent.seconds:.2f} s; copies take {2 * size / 1e6:.0f} MB of this process"
+        )
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A rank's part as it was after a step.
+
+    Attributes:
+        step: The number of finished steps.
+        own: The part; None if the rank could not copy it.
+        reason: Why that is so, or why another rank cannot use it.
+        holding: For how long taking it held the training up, in seconds.
+        step_seconds: How long a step takes; None if it is not known yet.
+    """
+
+    step: int
+    own: CarriedPart | None
+    reason: str | None
+    holding: float
+    step_seconds: float | None
+
+
+class _Sending(threading.Thread):
+    """Sends one copy, and receives those that this rank keeps.
+
+    Attributes:
+        parts: This rank's part, and those that it has received so far as a whole.
+        next_step: After how many finished steps the next copy is taken, once all ranks know it.
+        steps: How many steps there are until then.
+        seconds: How long the sending took.
+        failure: Why the copy is not whole in each rank.
+    """
+
+    def __init__(self, ring: CopyRing, taken: _Taken, spare: Parts) -> None:
+        super().__init__(name="kubeai-copies", daemon=True)
+        self.taken = taken
+        self.parts: Parts = () if taken.own is None else (taken.own,)
+        self.next_step = self.steps = 0
+        self.seconds = 0.0
+        self.failure: Exception | None = None
+        self._ring, self._spare = ring, spare
+        self._lock = threading.Lock()
+        self._step, self._agreeing_at = taken.step, _NEVER
+
+    def is_over_at(self, step: int) -> bool:
+        """Return whether to wait for its end after so many finished steps, which then comes at once."""
+        with self._lock:
+            self._step = step
+            return step >= self._agreeing_at or not self.is_alive()
+
+    def run(self) -> None:
+        """Send, receive and agree."""
+        try:
+            self._exchange()
+            self._agree()
+        except Exception as error:  # noqa: BLE001 - a lost rank, or whatever it is: the copies end, not the training
+            self.failure = error
+
+    def _exchange(self) -> None:
+        begun, group, rank = time.monotonic(), self._ring.group, dist.get_rank()
+        own, reason = self.taken.own, self.taken.reason
+        form = 0 if own is None else own.claim.form
+        can, lowest, highest = least(int(reason is None), form, -form, group=group)
+        if own is None or not can or lowest != -highest:
+            raise NotFormed(reason or "a rank cannot copy its part")
+        end, pairs = begun + _SENDING_SECONDS, list(enumerate(self._ring.keepers))
+        told = pass_bytes(pairs, {rank: _encoded(own)}, end, group)
+        kept = [self._room_for(source, told[source]) for source, target in pairs if target == rank]
+        transfer(
+            [
+                *(Message(dist.isend, flat(rows), self._ring.keepers[rank]) for rows in _in_order(own)),
+                *(Message(dist.irecv, flat(rows), each.claim.part) for each in kept for rows in _in_order(each)),
+            ],
+            end,
+            group,
+        )
+        self.parts = (own, *kept)
+        self.seconds = time.monotonic() - begun
+
+    def _agree(self) -> None:
+        """Agree on the next copy: no rank has passed that step before all know it."""
+        steps = self._ring.plan.steps_between(self.taken.holding, self.seconds, self.taken.step_seconds)
+        self.steps = -least(-steps, group=self._ring.group)[0]
+        with self._lock:
+            self._agreeing_at = self._step + 1
+        self.next_step = -least(-max(self.taken.step + self.steps, self._agreeing_at), group=self._ring.group)[0]
+
+    def _room_for(self, source: int, encoded: bytes) -> CarriedPart:
+        """Return where the part of another rank goes: in memory that an older copy had, if it is of the same size."""
+        rest, random = torch.load(io.BytesIO(encoded), weights_only=False)  # from a rank of this job
+        before: Mapping[Path, torch.Tensor] = next((each.rows for each in self._spare if each.claim.part == source), {})
+        rows = {}
+        for path, tensor in divided_tensors(rest).items():
+            first, end = rows_of(tensor.shape[0], dist.get_world_size(), source)
+            rows[path] = _room(before.get(path), (end - first, *tensor.shape[1:]), tensor.dtype)
+        return CarriedPart(replace(self.parts[0].claim, part=source), rows, rest, random)
+
+
+def _copied(divided: DividedState, step: int, before: Mapping[Path, torch.Tensor]) -> CarriedPart:
+    rank, rows = dist.get_rank(), {}
+    for path, own in divided.rows.items():
+        rows[path] = _room(before.get(path), own.shape, own.dtype, is_pinned=own.is_cuda).copy_(own)
+    claim = PartClaim(step, dist.get_world_size(), rank, divided.form)
+    return CarriedPart(claim, rows, copy.deepcopy(on_cpu(divided.rest)), {rank: encoded_random_state()})
+
+
+def _room(
+    before: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, *, is_pinned: bool = False
+) -> torch.Tensor:
+    if before is not None and before.shape == tuple(shape) and before.dtype == dtype:
+        return before
+    return torch.empty(*shape, dtype=dtype, pin_memory=is_pinned)
+
+
+def _in_order(part: CarriedPart) -> list[torch.Tensor]:
+    """Return the rows of a part that are not empty, in an order that is the same in every rank."""
+    found = (part.rows[path] for path in divided_tensors(part.rest))
+    return [rows for rows in found if rows.numel()]
+
+
+def _encoded(part: CarriedPart) -> bytes:
+    """Return all of a part but its rows."""
+    buffer = io.BytesIO()
+    torch.save((part.rest, part.random), buffer)
+    return buffer.getvalue()
+
+
+def _say(what: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"kubeai: {what}\n")

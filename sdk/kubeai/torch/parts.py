@@ -1,0 +1,158 @@
+"""The part of one rank of a state that is divided among the ranks: rows of tensors, and what is whole in each rank."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Tuple
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from kubeai.elastic.integrations.torch import device_type
+
+from .moves import rows_of
+
+if TYPE_CHECKING:
+    from .moves import PartClaim
+
+try:
+    from torch.distributed.tensor import DTensor, Shard  # type: ignore[import-not-found,unused-ignore]
+except ImportError:  # before torch 2.5
+    DTensor = Shard = None  # type: ignore[assignment,misc,unused-ignore]
+
+__all__ = [
+    "CarriedPart",
+    "DTensor",
+    "DividedState",
+    "DividedTensor",
+    "Path",
+    "Shard",
+    "divided_tensors",
+    "leaves",
+    "mapped",
+    "on_cpu",
+]
+
+_COPIES = 2.5
+"""On a GPU, so much memory must be free, in parts: the new one, and the one that `build` makes."""
+
+Path = Tuple[object, ...]
+"""Names the place of a tensor in nested dictionaries, lists and tuples."""
+
+
+class DividedTensor(NamedTuple):
+    """Stands for a tensor that is divided among the ranks, in the description of the state of one of them."""
+
+    shape: Tuple[int, ...]  # noqa: UP006 - Python 3.8
+    stride: Tuple[int, ...]  # noqa: UP006 - Python 3.8
+    dtype: torch.dtype
+
+
+class DividedState:
+    """The state of this rank: `rows`, its part of the tensors that are divided, by path; and `rest`, whole in each.
+
+    In `rest`, a DividedTensor is in the place of each of these tensors. `form` stands for all of them.
+
+    Args:
+        states: By name, what has a `state_dict`.
+    """
+
+    def __init__(self, states: Mapping[str, Any]) -> None:
+        self.tensors: dict[Path, Any] = {}
+        tree = {name: each.state_dict() for name, each in states.items()}
+        self.rest = mapped(tree, self._take, lambda _, leaf: isinstance(leaf, DTensor))
+        self.rows = {path: leaf.to_local().detach() for path, leaf in self.tensors.items()}
+        told = repr(divided_tensors(self.rest)).encode()
+        self.form = int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
+
+    @property
+    def size(self) -> int:
+        """How many bytes of divided tensors this rank has."""
+        return sum(rows.numel() * rows.element_size() for rows in self.rows.values())
+
+    def reason_against(self) -> str | None:
+        """Return why this state cannot be handed over by rows, None if it can."""
+        if not self.rows:
+            return "none of its tensors is divided among the ranks"
+        rank, world, device = dist.get_rank(), dist.get_world_size(), device_type()
+        for path, tensor in self.tensors.items():
+            name, mesh, local = ".".join(map(str, path)), tensor.device_mesh, self.rows[path]
+            if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(world)):
+                return f"the mesh of {name} is not one dimension of all ranks"
+            if tuple(tensor.placements) != (Shard(0),):
+                return f"{name} is not divided by rows alone"
+            first, end = rows_of(tensor.shape[0], world, rank)
+            if local.shape != (end - first, *tensor.shape[1:]) or not local.is_contiguous():
+                return f"{name} is not divided evenly"
+            if type(local) is not torch.Tensor:
+                return f"{name} has parts of {type(local).__name__}"
+            if local.device.type != device:
+                return f"{name} is on {local.device.type}, and the process group takes {device}"
+        kinds = [type(leaf).__name__ for leaf in leaves(self.rest) if _is_unknown(leaf)]
+        return f"it has a {kinds[0]}" if kinds else None
+
+    def reason_of_memory(self) -> str | None:
+        """Return why this rank cannot have a part twice, None if it can."""
+        if device_type() != "cuda":
+            return None
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return "the GPU has not the memory for two parts" if free < _COPIES * self.size else None
+
+    def _take(self, path: Path, leaf: Any) -> DividedTensor:
+        self.tensors[path] = leaf
+        return DividedTensor(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype)
+
+
+@dataclass(frozen=True)
+class CarriedPart:
+    """Holds the part of the state that a rank takes out of a round, in memory.
+
+    Attributes:
+        claim: Which part of which state.
+        rows: Its rows of the divided tensors, by path.
+        rest: As of DividedState.
+        random: The states of random number generators, encoded, by rank: of rank r of R in part r modulo the number of
+            parts.
+    """
+
+    claim: PartClaim
+    rows: Mapping[Path, torch.Tensor]
+    rest: Any
+    random: Mapping[int, bytes]
+
+
+def mapped(tree: Any, change: Callable[[Path, Any], Any], applies: Callable[[Path, Any], bool], path: Path = ()) -> Any:
+    """Return a copy of nested dictionaries, lists and tuples in which the leaves that `applies` says are changed."""
+    if isinstance(tree, dict):
+        return {key: mapped(each, change, applies, (*path, key)) for key, each in tree.items()}
+    if isinstance(tree, list):
+        return [mapped(each, change, applies, (*path, index)) for index, each in enumerate(tree)]
+    if type(tree) is tuple:
+        return tuple(mapped(each, change, applies, (*path, index)) for index, each in enumerate(tree))
+    return change(path, tree) if applies(path, tree) else tree
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return what is neither a dictionary nor a list nor a tuple."""
+    found: list[Any] = []
+    mapped(tree, lambda _, leaf: found.append(leaf), lambda *_: True)
+    return found
+
+
+def divided_tensors(rest: Any) -> dict[Path, DividedTensor]:
+    """Return the divided tensors by path, in an order that is the same in every rank."""
+    found: dict[Path, DividedTensor] = {}
+    mapped(rest, found.__setitem__, lambda _, leaf: isinstance(leaf, DividedTensor))
+    return {path: found[path] for path in sorted(found, key=repr)}
+
+
+def _is_unknown(leaf: Any) -> bool:
+    """Return whether a leaf may have tensors in it that nobody sees: a named tuple, or a kind of tensor of its own."""
+    if isinstance(leaf, tuple):
+        return not isinstance(leaf, (DividedTensor, torch.Size))
+    return isinstance(leaf, torch.Tensor) and type(leaf) not in (torch.Tensor, torch.nn.Parameter)
+
+
+def on_cpu(tree: Any) -> Any:
+    """Return nested dictionaries, lists and tuples with their tensors in main memory."""
+    return mapped(tree, lambda _, leaf: leaf.detach().cpu(), lambda _, leaf: isinstance(leaf, torch.Tensor))
