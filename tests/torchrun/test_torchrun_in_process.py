@@ -13,6 +13,8 @@ from tests.torchrun.torchrun_world import ElasticTorchrun, elastic
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 _STEPS, _EVERY = 1500, 50
 """The script saves after so many steps, and keeps all checkpoints."""
+_COPIED_EVERY, _UNDER_WAY = 5, 2
+"""The script has a copy after so many steps, and makes so many more, at most, while one is on its way."""
 
 
 @pytest.fixture
@@ -89,6 +91,28 @@ async def test_losses_cost_no_step(torch: Torch, directory: Path, scenes: Scenes
         job.thaw("node4")
         await scenes.costs_nothing(job, "host thawed", 4)
         assert_not_restarted(job, "node1")
+        await assert_as_alone(job, directory.parent, await job.finish())
+
+
+async def test_losses_cost_a_sharded_training_no_more_than_the_steps_since_its_last_copy(
+    torch: Torch, directory: Path, scenes: Scenes
+) -> None:
+    """The part of the lost host comes from the memory of the next one. No host goes back to a checkpoint."""
+    training = TorchrunTraining(torch, directory, "copies", in_process=True, step_seconds=0.2)
+    async with elastic(directory.parent, training) as job:
+        await job.until_trains(4)
+        job.kill_host("node3")
+        killed = await scenes.settled(job, "host killed", 3)
+        job.begin()
+        await scenes.costs_nothing(job, "its next agent joins", 4)
+        job.freeze("node4")
+        frozen = await scenes.settled(job, "host frozen", 3)
+        for cost in (killed, frozen):
+            assert cost.burned == 0
+            assert cost.redone <= _COPIED_EVERY + _UNDER_WAY
+        job.thaw("node4")
+        await scenes.costs_nothing(job, "host thawed", 4)
+        assert_not_restarted(job, "node1", "node2")
         await assert_as_alone(job, directory.parent, await job.finish())
 
 

@@ -2,8 +2,8 @@
 
 torchrun … torchrun_in_process.py WRAPPING DIRECTORY
 
-WRAPPING is `ddp`, `fsdp` (FSDP2) or `own`: DDP in a loop of its own, with workers that read the data, accumulation,
-clipping and dropout. Steps take a while until there is a file `end`.
+WRAPPING is `ddp`, `fsdp` (FSDP2), `copies` (FSDP2 with copies on peers) or `own`: DDP in a loop of its own, with
+workers that read the data, accumulation, clipping and dropout. Steps take a while until there is a file `end`.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 import kubeai.elastic as kubeai
 import torch
 import torch.distributed as dist
-from kubeai.torch.loop import ElasticLoop, Limits, RankLost, Replicated, RoundRanks, Sharded
+from kubeai.torch.loop import ElasticLoop, Limits, PeerCopies, RankLost, Replicated, RoundRanks, Sharded
 from kubeai.torch.sampler import StepSampler
 from kubeai.torch.training import Batch, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -33,6 +33,8 @@ EVERY = 50
 """How many steps there are between two checkpoints, all of which remain."""
 _SAMPLES, _GLOBAL_BATCH = 480, 24
 _WRAPPING, _DIRECTORY = sys.argv[1], Path(sys.argv[2])
+_IS_SHARDED = _WRAPPING in {"fsdp", "copies"}
+_COPIES = PeerCopies(every=5) if _WRAPPING == "copies" else None
 _DROPOUT = 0.2 if _WRAPPING == "own" else 0.0
 _STEP_SECONDS = float(os.environ.get("TORCHRUN_STEP_SECONDS", "0"))
 
@@ -75,7 +77,7 @@ def _build(mesh: Any = None) -> dict[str, Any]:
     torch.manual_seed(0)
     layers = torch.nn.Linear(16, 8), torch.nn.Tanh(), torch.nn.Dropout(_DROPOUT), torch.nn.Linear(8, 1)
     model = torch.nn.Sequential(*layers).double()
-    if _WRAPPING == "fsdp":
+    if _IS_SHARDED:
         fully_shard(model, mesh=mesh)
     return {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
 
@@ -131,16 +133,16 @@ def _train_in_own_loop(recorder: Recorder, limits: Limits) -> Any:
 def _train(recorder: Recorder, limits: Limits) -> Any:
     if _WRAPPING == "own":
         return _train_in_own_loop(recorder, limits)
-    sharded = Sharded(_DIRECTORY / "checkpoints", _build_sharded, keep=STEPS)
+    sharded = Sharded(_DIRECTORY / "checkpoints", _build_sharded, keep=STEPS, copies=_COPIES)
     state: Any = _replicated(_build()) if _WRAPPING == "ddp" else sharded
     numbers = {"samples": _SAMPLES, "global_batch": _GLOBAL_BATCH, "steps": STEPS, "every": EVERY}
     return train(state, recorder.backward, **numbers, backend="gloo", limits=limits)
 
 
 def _main() -> None:
-    kubeai.init(collective=_WRAPPING == "fsdp")
+    kubeai.init(collective=_IS_SHARDED)
     built = _train(Recorder(), Limits(collective=10.0))
-    module = built if _WRAPPING == "fsdp" else built.module
+    module = built if _IS_SHARDED else built.module
     whole = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     if dist.get_rank() == 0:
         parameters = [whole[name].flatten().tolist() for name in sorted(whole)]

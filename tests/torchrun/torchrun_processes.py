@@ -33,7 +33,7 @@ class TorchrunTraining:
     Attributes:
         torch: The version.
         directory: Where the script writes; it exists.
-        wrapping: `ddp` or `fsdp`.
+        wrapping: `ddp` or `fsdp`; in process also `copies` or `own`.
         in_process: Processes go on in the next round, instead of being restarted.
         step_seconds: The time that a step takes at least.
         warm: Workers are started by kubeai-python.
