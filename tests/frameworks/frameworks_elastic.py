@@ -5,9 +5,6 @@
 The test that has started it says in files when all ranks pause, and when this one makes a mistake.
 """
 
-import os
-import threading
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +13,7 @@ from kubeai.torch.ranks import RoundRanks
 from kubeai.torch.training import Batch, Limits, Replicated, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-from tests.frameworks.frameworks_member import RoundsMember
+from tests.frameworks.frameworks_member import RoundsMember, resources
 from tests.frameworks.frameworks_rounds import BACKEND, DEVICE
 from tests.testkit import torch_exit
 
@@ -45,14 +42,7 @@ def _backward(module: Any, batch: Batch) -> None:
     (_loss(output) * batch.weight).backward()
     if _ME.is_told("backward-fails"):
         torch.zeros(2, 3) @ torch.zeros(2, 3)  # a mistake of the script
-    _ME.record(event="end", step=batch.step, world=dist.get_world_size(), **_resources())
-
-
-def _resources() -> dict[str, int]:
-    resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    threads = len(list(Path("/proc/self/task").iterdir()))
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
-    return {"descriptors": descriptors, "threads": threads, "python": threading.active_count(), "resident": resident}
+    _ME.record(event="end", step=batch.step, world=dist.get_world_size(), **resources())
 
 
 def _features(indices: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ test that has started it says in files when all ranks pause, and before which me
 kills itself.
 """
 
+import gc
 import os
 import signal
 from typing import Any
@@ -19,7 +20,7 @@ from kubeai.torch.training import Batch, Limits, PeerCopies, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from tests.frameworks.frameworks_member import RoundsMember
+from tests.frameworks.frameworks_member import RoundsMember, resources
 from tests.testkit import torch_exit
 
 _ME = RoundsMember.from_arguments()
@@ -83,6 +84,12 @@ def _build(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
     return {"model": model, "optimizer": optimizer, "scheduler": scheduler}, model
 
 
+def _tensor_bytes() -> int:
+    """How many bytes the tensors have that Python knows, but for those from before the training."""
+    plain = [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
+    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in plain}.values())
+
+
 def _backward(module: Any, batch: Batch) -> None:
     for what, number in (("dies", signal.SIGKILL), ("freezes", signal.SIGSTOP)):
         if _ME.is_told(f"{what}-in-step-{batch.step}"):
@@ -91,7 +98,8 @@ def _backward(module: Any, batch: Batch) -> None:
     features = torch.sin(torch.tensor(batch.indices)[:, None] * torch.arange(1, FEATURES + 1, dtype=torch.float64))
     loss = module(features).square().mean() * batch.weight
     loss.backward()
-    _ME.record(event="end", step=batch.step, world=dist.get_world_size(), loss=loss.item().hex())
+    found = {**resources(), "tensors": _tensor_bytes()}
+    _ME.record(event="end", step=batch.step, world=dist.get_world_size(), loss=loss.item().hex(), **found)
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
 """Tells a process of `frameworks_rounds.Rounds` what its test wants, and records what the process does."""
 
 import json
+import os
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +62,14 @@ class RoundsMember:
         """Play the supervisor's part at an agreed step: all ranks pause at the step that the file `agreed` names."""
         gate = _FileGate(self)
         vars(regroup).update(should_regroup=gate.should_regroup, report_holding=gate.report_holding)
+
+
+def resources() -> dict[str, int]:
+    """Return what this process has: descriptors, threads, those of Python among them, and bytes of resident memory."""
+    resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    return {"descriptors": descriptors, "threads": threads, "python": threading.active_count(), "resident": resident}
 
 
 class _FileGate:

@@ -64,6 +64,7 @@ class Rounds:
     number: int = 0
     members: tuple[str, ...] = ()
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _leaving: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _stores: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -74,6 +75,7 @@ class Rounds:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._processes |= self._leaving
         for name in list(self._processes):
             self.kill(name)
         if self._stores is not None:
@@ -145,19 +147,24 @@ class Rounds:
     def regroup_at(self, step: int, *names: str, lost: str = "") -> None:
         """Form the next round when all ranks pause at an agreed step, and end those that are no part of it.
 
+        As their elastic agents do, it ends them as soon as the round is decided, when some may still be needed.
+
         `lost`: this one dies meanwhile, and the others form another round without it.
         """
         self.until_holding(step)
-        left = set(self.members) - set(names)
+        left = set(self.members) - {*names, lost}
         if lost:
             (self.root / "agreed").unlink()  # the others may come to this step again
-            self._write_round(names, in_process=True)
+        self._write_round(names, in_process=True)
+        self._leaving = {name: self._processes.pop(name) for name in left}
+        for process in self._leaving.values():
+            process.terminate()
+        if lost:
             assert self._processes.pop(lost).wait(SECONDS) == -signal.SIGKILL
-            names = tuple(name for name in names if name != lost)
-        self.form(*names)
-        for name in left - {lost}:
-            self.send(name, signal.SIGTERM)
-            self._processes.pop(name).communicate()
+            self._write_round(tuple(name for name in names if name != lost), in_process=True)
+        self.until_ready()
+        for name, process in self._leaving.items():
+            assert process.wait(SECONDS) == -signal.SIGTERM, self._tail(name)
 
     def until_holding(self, step: int) -> None:
         """Wait until all ranks pause at a step."""

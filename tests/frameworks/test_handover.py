@@ -1,8 +1,9 @@
 """kubeai.torch: at an announced change the parts of a sharded state go from memory to memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from string import ascii_lowercase
 
 import pytest
 
@@ -15,6 +16,11 @@ _TENSORS = 3
 """Of each parameter: itself and AdamW's two means."""
 _FLOAT_BYTES = 8
 _LEAVE, _JOIN, _STEPS = 13, 23, 40
+_CHANGES = range(3, 83, 4)
+"""The steps of twenty changes, at none of which a checkpoint is due."""
+_NAMES = ascii_lowercase
+_GROWN = 16 * 2**20
+"""What torch caches for the DTensors of each mesh takes 0.3 MB, and the allocator has its own way."""
 _MESSAGES = 8
 """A rank has some more than so many at each change."""
 
@@ -27,8 +33,8 @@ def _four_three_four(home: Path, root: Path, kind: str) -> Rounds:
     """The second of four leaves, and another one comes, both at steps that are the same for each kind."""
     with _rounds(home, root, kind) as rounds:
         rounds.agree(_LEAVE, _JOIN)
-        rounds.start("a", "b", "c", "d")
         rounds.start("e", joins=True)
+        rounds.start("a", "b", "c", "d")
         rounds.regroup_at(_LEAVE, "a", "c", "d")
         rounds.regroup_at(_JOIN, "a", "c", "d", "e")
         rounds.finish("a", "c", "d", "e")
@@ -38,8 +44,15 @@ def _four_three_four(home: Path, root: Path, kind: str) -> Rounds:
 def _losses(rounds: Rounds) -> dict[str, list[tuple[int, str]]]:
     return {
         name: [(line["step"], line["loss"]) for line in rounds.recorded(name) if line["event"] == "end"]
-        for name in "abcde"
+        for name in _NAMES
     }
+
+
+def _parameters(rounds: Rounds) -> dict[str, list[float]]:
+    """All parameters at the end, which rank 0 has."""
+    found = rounds.parameters(rounds.members[0])
+    assert len(found["0.weight"]) == _HIDDEN * _FEATURES
+    return found
 
 
 def _saved(rounds: Rounds, name: str) -> list[int]:
@@ -56,7 +69,7 @@ def _sent(rounds: Rounds, first: int, end: int) -> int:
             if line["event"] == "sent" and first <= step < end:
                 yield line["bytes"]
 
-    return sum(sum(of(name)) for name in "abcde")
+    return sum(sum(of(name)) for name in _NAMES)
 
 
 def _least(before: list[str], after: list[str]) -> int:
@@ -79,15 +92,64 @@ def test_a_change_from_memory_to_memory_equals_one_through_files_in_every_bit(fs
     """Also in losses with dropout. No file is written, and hardly more is sent than has to be."""
     handed = _four_three_four(fsdp2, tmp_path, "memory")
     filed = _four_three_four(fsdp2, tmp_path, "file")
-    assert handed.parameters("a") == filed.parameters("a")
+    assert _parameters(handed) == _parameters(filed)
     assert _losses(handed) == _losses(filed)
-    assert [len(each) for each in _losses(handed).values()] == [_STEPS, _LEAVE, _STEPS, _STEPS, _STEPS - _JOIN]
+    assert [len(each) for each in _losses(handed).values() if each] == [_STEPS, _LEAVE, _STEPS, _STEPS, _STEPS - _JOIN]
     assert _saved(handed, "a") == list(range(_EVERY, _STEPS + 1, _EVERY))
     assert _saved(filed, "a") == sorted([*_saved(handed, "a"), _LEAVE, _JOIN])
     leave, join = _least([*"abcd"], [*"acd"]), _least([*"acd"], [*"acde"])
     assert leave <= _sent(handed, 0, _LEAVE) <= 1.1 * leave
     assert join <= _sent(handed, _LEAVE, _JOIN) <= 1.1 * join
     assert _sent(filed, 0, _STEPS) == 0
+
+
+def _members(seed: int) -> list[list[str]]:
+    """The members of 21 rounds, 2 to 4 in a new order each time. One stays; at some changes others leave and join."""
+    random = Random(seed)  # noqa: S311 - chosen, not secret
+    found, joiners = [[*"abc"]], iter(_NAMES[3:])
+    for _ in _CHANGES:
+        others = [name for name in found[-1] if name != "a"]
+        size = random.choice([size for size in (2, 3, 4) if size != len(found[-1])])
+        exchanged = random.choice((0, 0, 1)) if size > 2 else 0
+        staying = ["a", *random.sample(others, min(size - exchanged, len(found[-1])) - 1)]
+        members = [*staying, *(next(joiners) for _ in range(size - len(staying)))]
+        found.append(random.sample(members, size))
+    return found
+
+
+def _twenty_changes(home: Path, root: Path, kind: str, members: list[list[str]]) -> Rounds:
+    with _rounds(home, root, kind, steps=_CHANGES[-1] + 5) as rounds:
+        rounds.agree(*_CHANGES)
+        rounds.start(*sorted({name for each in members[1:] for name in each} - set(members[0])), joins=True)
+        rounds.start(*members[0])
+        for step, names in zip(_CHANGES, members[1:], strict=True):
+            rounds.regroup_at(step, *names)
+        rounds.finish(*members[-1])
+    return rounds
+
+
+@pytest.mark.long
+def test_twenty_changes_equal_those_through_files_in_every_bit_and_leave_nothing_behind(
+    fsdp2: Path, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Leaves and joins of ranks of every number, whose order changes, too. No step is repeated."""
+    members = _members(3)
+    handed = _twenty_changes(fsdp2, tmp_path, "memory", members)
+    filed = _twenty_changes(fsdp2, tmp_path, "file", members)
+    assert _parameters(handed) == _parameters(filed)
+    assert _losses(handed) == _losses(filed)
+    ended = [line for line in handed.recorded("a") if line["event"] == "end"]
+    assert [line["step"] for line in ended] == list(range(handed.steps))
+    assert _saved(handed, "a") == list(range(_EVERY, handed.steps + 1, _EVERY))
+    rounds = [[line for line in ended if line["step"] in range(step, step + 4)] for step in _CHANGES]
+    for what in ("descriptors", "threads", "tensors"):
+        most = [(lines[0]["world"], max(line[what] for line in lines)) for lines in rounds]
+        first, last = dict(reversed(most[2:8])), dict(most[8:])
+        record_property(f"{what} by ranks, early and late", (first, last))
+        assert all(last[world] <= first[world] for world in (2, 3, 4)), what
+    grown = ended[-1]["resident"] - max(line["resident"] for line in rounds[4])
+    record_property("memory grown in KiB", grown // 1024)
+    assert grown < _GROWN
 
 
 @pytest.mark.parametrize(
@@ -97,7 +159,7 @@ def test_a_rank_that_dies_between_two_messages_costs_no_more_than_without_notice
     fsdp2: Path, tmp_path: Path, seed: int
 ) -> None:
     """First one that leaves, then one that stays. The others go back to the newest checkpoint, and end exactly."""
-    points = Random(seed)  # noqa: S311 - chosen, not secret
+    points = Random(seed)  # noqa: S311 - as above
     with _rounds(fsdp2, tmp_path, "memory") as rounds:
         rounds.start("a", "b", "c", "d")
         rounds.until_step(_EVERY)

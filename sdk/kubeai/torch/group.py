@@ -18,6 +18,7 @@ from kubeai.torchrun.member import RoundStoreAddress
 from kubeai.torchrun.stores import CannotReach, connect
 
 from .decisions import FIRST_PAUSE, PAUSE_FOR_EACH_RANK, NotFormed
+from .meshes import forget_meshes
 
 if TYPE_CHECKING:
     from .decisions import WorkerRound
@@ -131,6 +132,7 @@ def leave_group(connections: Connections | None) -> None:
         connections.shut_down()
     if dist.is_initialized():
         _end_groups()
+    forget_meshes()
 
 
 def _end_groups() -> None:

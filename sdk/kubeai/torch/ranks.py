@@ -10,6 +10,8 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic.integrations.torch import device_type
 from torch.distributed.device_mesh import init_device_mesh  # type: ignore[import-not-found,unused-ignore]
 
+from .meshes import remember_mesh
+
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh  # type: ignore[import-not-found,unused-ignore]
 
@@ -57,4 +59,6 @@ class RoundRanks:
         if prod(whole.values()) != self.size:
             raise ValueError(f"{self.size} ranks cannot be divided into {given}")
         names = tuple(f"{name}_{self.round}" for name in whole)
-        return init_device_mesh(device_type(), tuple(whole.values()), mesh_dim_names=names)
+        mesh = init_device_mesh(device_type(), tuple(whole.values()), mesh_dim_names=names)
+        remember_mesh(mesh)
+        return mesh
