@@ -2,19 +2,23 @@
 
     … frameworks_handover.py KIND ROOT STEPS STEP_SECONDS NAME
 
-KIND is `memory`, or `file`: then the state goes through checkpoints, or `otherwise`: then two ranks divide it in
-another way. `copies-K` has a copy each K steps instead of checkpoints, and `saved-K` a checkpoint each K steps. The
-test that has started it says in files when all ranks pause, and before which message, or in which step, this process
-kills itself.
+KIND is `memory`, or `file`: then the state goes through checkpoints, or `hurried`: then there is no time for it, or
+`otherwise`: then two ranks divide it in another way, or `exact-SECONDS`: then the state after a step is the same for
+any number of ranks, and waiting has that limit. `copies-K` has a copy each K steps instead of checkpoints, and
+`saved-K` a checkpoint each K steps. The test that has started it says in files when all ranks pause, and which signal
+this process sends to itself in which step, or at which point of a change or of the copies.
 """
 
 import gc
 import os
 import signal
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from kubeai.torch import handover, states
 from kubeai.torch.ranks import RoundRanks
 from kubeai.torch.training import Batch, Limits, PeerCopies, Sharded, train
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -26,31 +30,65 @@ from tests.testkit import torch_exit
 _ME = RoundsMember.from_arguments()
 FEATURES, HIDDEN = 32, 3002
 """So many rows are not divided evenly among 3 or 4 ranks."""
-_WAY, _, _NUMBER = _ME.kind.partition("-")
-EVERY = {"copies": 1000, "saved": int(_NUMBER or "0")}.get(_WAY, 10)
+_KIND, _, _NUMBER = _ME.kind.partition("-")
+EVERY = {"copies": 1000, "saved": int(_NUMBER or 0)}.get(_KIND, 10)
 """How many steps there are between two checkpoints."""
-_SAMPLES, _GLOBAL_BATCH = 40, 12
-_PROBE_BYTES = 1 << 20
+_SAMPLES, _GLOBAL_BATCH, _PERIOD = 40, 12, 50
+_HANDING = {"file": 0.0, "hurried": 1e-6}
 
 
-class _Messages:
-    """Posts one message after the other and counts them, without those that measure the network."""
+class _Points:
+    """Counts the points of a change at which another rank is waited for, and lets a test strike this process at one.
+
+    Those of all copies are counted together.
+
+    Posts one message after the other, and records what is sent without what measures the network.
+    """
 
     def __init__(self) -> None:
         self._post = dist.batch_isend_irecv
-        self._posts = 0
-        dist.batch_isend_irecv = self
+        self._stage, self._point = "", 0
+        self._of_copies = 0
+        for name in ("prepared", "give", "whole", "spread"):
+            self._wrap(states, name, self._begin)
+        for name in ("least", "gathered", "broadcast"):
+            self._wrap(handover, name, lambda _: self._reach())
+        dist.batch_isend_irecv = self._posted
 
-    def __call__(self, messages: list[Any]) -> list[Any]:
-        return [work for message in messages for work in self._posted(message)]
+    def _wrap(self, module: Any, name: str, before: Callable[[str], None]) -> None:
+        call = getattr(module, name)
 
-    def _posted(self, message: Any) -> list[Any]:
-        if message.tensor.numel() != _PROBE_BYTES:
-            if _ME.is_told(f"dies-at-{self._posts}"):
-                os.kill(os.getpid(), signal.SIGKILL)
-            self._posts += 1
-            _ME.record(event="sent", bytes=message.tensor.numel() if message.op is dist.isend else 0)
-        works: list[Any] = self._post([message])
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            before(name)
+            return call(*args, **kwargs)
+
+        setattr(module, name, wrapped)
+
+    def _begin(self, stage: str) -> None:
+        self._stage, self._point = stage, 0
+
+    def _reach(self) -> None:
+        _ME.record(event="point", stage=self._stage, point=self._point)
+        self._strike(self._stage, self._point)
+        self._point += 1
+
+    def _strike(self, stage: str, point: int) -> None:
+        struck = _ME.root / f"strike-{stage}-{point}-{_ME.name}"
+        if struck.exists():
+            os.kill(os.getpid(), int(struck.read_text(encoding="ascii")))
+
+    def _posted(self, messages: list[Any]) -> list[Any]:
+        works = []
+        for message in messages:
+            if threading.current_thread().name == "kubeai-copies":
+                self._strike("copies", self._of_copies)
+                self._of_copies += 1
+                works += self._post([message])
+                continue
+            self._reach()
+            if self._stage != "prepared":
+                _ME.record(event="sent", bytes=message.tensor.numel() if message.op is dist.isend else 0)
+            works += self._post([message])
         return works
 
 
@@ -64,24 +102,35 @@ class _Counted(torch.nn.Module):  # type: ignore[misc]  # torch is not installed
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("rank", torch.zeros(1, dtype=torch.float64))  # of this process in the last step
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        self.rank.fill_(dist.get_rank())
         return values + self.calls / 1000
 
 
-def _build(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
+class _Built(NamedTuple):
+    model: Any
+    optimizer: Any
+    scheduler: Any
+    round: int
+
+
+def _build(ranks: RoundRanks) -> tuple[dict[str, Any], _Built]:
     torch.manual_seed(0)
     layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(HIDDEN, 1)
     model = torch.nn.Sequential(*layers[:1], _Counted(), *layers[1:]).double()
-    is_otherwise = _ME.kind == "otherwise" and ranks.size == 2
+    is_otherwise = _KIND == "otherwise" and ranks.size == 2
     mesh = ranks.mesh(replicate=1, shard=-1) if is_otherwise else ranks.mesh()
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=_ME.steps)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=_PERIOD)
     optimizer.register_step_post_hook(lambda *_: scheduler.step())
-    return {"model": model, "optimizer": optimizer, "scheduler": scheduler}, model
+    return {"model": model, "optimizer": optimizer, "scheduler": scheduler}, _Built(
+        model, optimizer, scheduler, ranks.round
+    )
 
 
 def _tensor_bytes() -> int:
@@ -90,24 +139,66 @@ def _tensor_bytes() -> int:
     return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in plain}.values())
 
 
-def _backward(module: Any, batch: Batch) -> None:
+def _positions(tensor: Any, salt: int) -> torch.Tensor:
+    """Return a number for each element of this rank's rows, from its place in the whole tensor."""
+    rows = -(-tensor.shape[0] // dist.get_world_size())
+    local = tensor.to_local()
+    first = rows * dist.get_rank()
+    columns = torch.arange(local[0].numel() if len(local) else 0)
+    return (torch.arange(first, first + len(local))[:, None] * 1_000_003 + columns * 7919 + salt).view_as(local)
+
+
+def _checksum(built: _Built) -> int:
+    """Return a number whose sum over all ranks changes with each bit of the divided state, and with each place."""
+    total = 0
+    for salt, parameter in enumerate(built.model.parameters()):
+        means = built.optimizer.state[parameter] if built.optimizer.state else {}
+        tensors = parameter, *(means[name] for name in ("exp_avg", "exp_avg_sq") if means)
+        for number, tensor in enumerate(tensors):
+            bits = tensor.to_local().detach().view(torch.int64)
+            total += int((bits * (2 * _positions(tensor, salt * len(tensors) + number) + 1)).sum())
+    return total % 2**64
+
+
+def _rest(built: _Built) -> list[int]:
+    """Return what is whole in each rank, all of which is the number of finished steps."""
+    steps = {int(each["step"]) for each in built.optimizer.state.values()} or {0}
+    return [*steps, built.scheduler.last_epoch, int(built.model[1].calls)]
+
+
+def _make_exact(built: _Built, step: int) -> None:
+    """Give each element a gradient of its place and step alone, so that no sum depends on the number of ranks."""
+    for salt, parameter in enumerate(built.model.parameters()):
+        numbers = _positions(parameter, salt + 31 * step) % 257 - 128
+        parameter.grad.to_local().copy_(numbers.double() / 128)
+
+
+def _backward(built: _Built, batch: Batch) -> None:
     for what, number in (("dies", signal.SIGKILL), ("freezes", signal.SIGSTOP)):
         if _ME.is_told(f"{what}-in-step-{batch.step}"):
             os.kill(os.getpid(), number)
     _ME.take_time()
+    world = dist.get_world_size()
+    if _KIND == "exact":
+        state = {"checksum": _checksum(built), "rest": _rest(built)}
+        _ME.record(event="state", step=batch.step, world=world, round=built.round, **state)
     features = torch.sin(torch.tensor(batch.indices)[:, None] * torch.arange(1, FEATURES + 1, dtype=torch.float64))
-    loss = module(features).square().mean() * batch.weight
+    rest_of = int(built.model[1].rank)
+    loss = built.model(features).square().mean() * batch.weight
     loss.backward()
-    found = {**resources(), "tensors": _tensor_bytes()}
-    _ME.record(event="end", step=batch.step, world=dist.get_world_size(), loss=loss.item().hex(), **found)
+    if _KIND == "exact":
+        _make_exact(built, batch.step)
+    found = {**resources(), "tensors": _tensor_bytes(), "rest_of": rest_of}
+    _ME.record(event="end", step=batch.step, world=world, loss=loss.item().hex(), **found)
 
 
 def main() -> None:
     _ME.pause_by_files()
-    _Messages()
+    _Points()
+    limit = float(_NUMBER) if _KIND == "exact" else 10.0
     built = train(
         _RecordedParts(
-            _ME.root / "checkpoints", _build, copies=PeerCopies(every=int(_NUMBER)) if _WAY == "copies" else None
+            _ME.root / "checkpoints", _build, copies=PeerCopies(every=int(_NUMBER)) if _KIND == "copies" else None
         ),
         _backward,
         samples=_SAMPLES,
@@ -115,9 +206,9 @@ def main() -> None:
         steps=_ME.steps,
         every=EVERY,
         backend="gloo",
-        limits=Limits(collective=10.0, handing=0.0 if _ME.kind == "file" else 10.0, holding=30.0, lost=30.0),
+        limits=Limits(collective=limit, handing=_HANDING.get(_KIND, limit), holding=30.0, lost=30.0),
     )
-    _ME.finish(get_model_state_dict(built, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
+    _ME.finish(get_model_state_dict(built.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
     dist.destroy_process_group()
 
 

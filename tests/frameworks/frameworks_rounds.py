@@ -128,14 +128,19 @@ class Rounds:
         """Wait until these processes have said that they have lost another rank."""
         self._until(lambda: all(self._said(name).get("lost") for name in names), "without a rank")
 
-    def regroup(self, *names: str, lost: str = "") -> int:
+    def regroup(self, *names: str) -> int:
         """Let all ranks pause at one step; then form the next round, and end those that are no part of it.
 
-        Returns the step. `lost` is as of `regroup_at`.
+        Returns the step.
         """
+        step = self.agree_soon()
+        self.regroup_at(step, *names)
+        return step
+
+    def agree_soon(self) -> int:
+        """Let all ranks pause at a step that none of them has reached; returns it."""
         step = max(self.step_of(name) for name in self.members) + _AHEAD
         self.agree(step)
-        self.regroup_at(step, *names, lost=lost)
         return step
 
     def agree(self, *steps: int) -> None:
@@ -144,27 +149,44 @@ class Rounds:
         draft.write_text(" ".join(map(str, steps)), encoding="ascii")
         draft.replace(self.root / "agreed")
 
-    def regroup_at(self, step: int, *names: str, lost: str = "") -> None:
-        """Form the next round when all ranks pause at an agreed step, and end those that are no part of it.
+    def regroup_at(self, step: int, *names: str) -> None:
+        """Form the next round when all ranks pause at an agreed step, and end those that are no part of it."""
+        self.until_holding(step)
+        left = self.announce(*names)
+        self.until_ready()
+        for name in left:
+            assert self._leaving.pop(name).wait(SECONDS) == -signal.SIGTERM, self._tail(name)
+
+    def announce(self, *names: str, terminates: bool = True) -> list[str]:
+        """Write the next round, and end those that are no part of it; returns their names.
 
         As their elastic agents do, it ends them as soon as the round is decided, when some may still be needed.
-
-        `lost`: this one dies meanwhile, and the others form another round without it.
         """
-        self.until_holding(step)
-        left = set(self.members) - {*names, lost}
-        if lost:
-            (self.root / "agreed").unlink()  # the others may come to this step again
+        left = [name for name in self.members if name not in names and name in self._processes]
+        self.let_go(*left)
         self._write_round(names, in_process=True)
-        self._leaving = {name: self._processes.pop(name) for name in left}
-        for process in self._leaving.values():
-            process.terminate()
-        if lost:
-            assert self._processes.pop(lost).wait(SECONDS) == -signal.SIGKILL
-            self._write_round(tuple(name for name in names if name != lost), in_process=True)
-        self.until_ready()
-        for name, process in self._leaving.items():
-            assert process.wait(SECONDS) == -signal.SIGTERM, self._tail(name)
+        if terminates:
+            for name in left:
+                self._leaving[name].terminate()
+        return left
+
+    def let_go(self, *names: str) -> None:
+        """Let these processes end from now on, in any way."""
+        self._leaving |= {name: self._processes.pop(name) for name in names}
+
+    def until_struck(self, name: str, limit: float = SECONDS) -> None:
+        """Wait until a process that was let go has ended or is frozen."""
+        process, end = self._leaving[name], time.monotonic() + limit
+        while process.poll() is None and not _is_frozen(process.pid):
+            assert time.monotonic() < end, f"{name} was not struck: {self._tail(name)}"
+            time.sleep(0.01)
+
+    def bury(self, name: str, *, waits: bool = False) -> int:
+        """End a process that was let go, if it has not ended, or wait until it has; returns its exit status."""
+        process = self._leaving.pop(name)
+        if not waits and process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait(SECONDS)
 
     def until_holding(self, step: int) -> None:
         """Wait until all ranks pause at a step."""
@@ -292,6 +314,13 @@ class Rounds:
 
     def _tail(self, name: str) -> str:
         return f"{name}: {self.output(name)[-2000:]}"
+
+
+def _is_frozen(process: int) -> bool:
+    """Return whether SIGSTOP has stopped a process."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "T"
+    return False
 
 
 def used(lines: list[list[dict[str, Any]]]) -> Iterator[tuple[int, list[int]]]:

@@ -1,5 +1,6 @@
 """kubeai.torch: after a loss without notice a sharded training goes on from copies in the memory of other hosts."""
 
+import signal
 from itertools import pairwise
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_a_rank_that_dies_while_it_sends_or_receives_a_copy_leaves_the_one_befor
 ) -> None:
     """Half a copy is never used."""
     with _rounds(fsdp2, tmp_path, f"copies-{_EVERY}") as rounds:
-        (rounds.root / f"dies-at-{_THIRD_COPY + message}-b").touch()
+        struck = rounds.root / f"strike-copies-{_THIRD_COPY + message}-b"
+        struck.write_text(str(int(signal.SIGKILL)), encoding="ascii")
         rounds.start("a", "b", "c", "d")
         rounds.until_dead("b")
         rounds.until_lost("a", "c", "d")

@@ -21,8 +21,6 @@ _CHANGES = range(3, 83, 4)
 _NAMES = ascii_lowercase
 _GROWN = 16 * 2**20
 """What torch caches for the DTensors of each mesh takes 0.3 MB, and the allocator has its own way."""
-_MESSAGES = 8
-"""A rank has some more than so many at each change."""
 
 
 def _rounds(home: Path, root: Path, kind: str, steps: int = _STEPS) -> Rounds:
@@ -89,7 +87,10 @@ def _least(before: list[str], after: list[str]) -> int:
 
 @pytest.mark.brief
 def test_a_change_from_memory_to_memory_equals_one_through_files_in_every_bit(fsdp2: Path, tmp_path: Path) -> None:
-    """Also in losses with dropout. No file is written, and hardly more is sent than has to be."""
+    """Also in losses with dropout, and what is not divided comes from rank 0. No file is written.
+
+    Hardly more is sent than has to be.
+    """
     handed = _four_three_four(fsdp2, tmp_path, "memory")
     filed = _four_three_four(fsdp2, tmp_path, "file")
     assert _parameters(handed) == _parameters(filed)
@@ -97,6 +98,8 @@ def test_a_change_from_memory_to_memory_equals_one_through_files_in_every_bit(fs
     assert [len(each) for each in _losses(handed).values() if each] == [_STEPS, _LEAVE, _STEPS, _STEPS, _STEPS - _JOIN]
     assert _saved(handed, "a") == list(range(_EVERY, _STEPS + 1, _EVERY))
     assert _saved(filed, "a") == sorted([*_saved(handed, "a"), _LEAVE, _JOIN])
+    ended = [line for name in "acde" for line in handed.recorded(name) if line["event"] == "end"]
+    assert {line["rest_of"] for line in ended if line["step"] in (_LEAVE, _JOIN)} == {0}
     leave, join = _least([*"abcd"], [*"acd"]), _least([*"acd"], [*"acde"])
     assert leave <= _sent(handed, 0, _LEAVE) <= 1.1 * leave
     assert join <= _sent(handed, _LEAVE, _JOIN) <= 1.1 * join
@@ -152,42 +155,6 @@ def test_twenty_changes_equal_those_through_files_in_every_bit_and_leave_nothing
     assert grown < _GROWN
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(1, marks=pytest.mark.brief), *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
-)
-def test_a_rank_that_dies_between_two_messages_costs_no_more_than_without_notice(
-    fsdp2: Path, tmp_path: Path, seed: int
-) -> None:
-    """First one that leaves, then one that stays. The others go back to the newest checkpoint, and end exactly."""
-    points = Random(seed)  # noqa: S311 - as above
-    with _rounds(fsdp2, tmp_path, "memory") as rounds:
-        rounds.start("a", "b", "c", "d")
-        rounds.until_step(_EVERY)
-        (rounds.root / f"dies-at-{points.randrange(_MESSAGES)}-b").touch()
-        first = rounds.regroup("a", "c", "d", lost="b")
-        rounds.until_step(first)
-        posts = sum(line["event"] == "sent" for line in rounds.recorded("c"))
-        (rounds.root / f"dies-at-{posts + points.randrange(_MESSAGES)}-c").touch()
-        second = rounds.regroup("a", "c", lost="c")
-        rounds.finish("a")
-    steps = [step for step, _ in _losses(rounds)["a"]]
-    back = [each // _EVERY * _EVERY for each in (first, second)]
-    assert steps == [*range(first), *range(back[0], second), *range(back[1], _STEPS)]
-
-
-@pytest.mark.long
-def test_a_joiner_that_dies_between_two_messages_costs_no_step(fsdp2: Path, tmp_path: Path) -> None:
-    """The others have all parts, and go on with them in the next round."""
-    with _rounds(fsdp2, tmp_path, "memory") as rounds:
-        rounds.start("a", "b", "c")
-        rounds.start("e", joins=True)
-        (rounds.root / f"dies-at-{_TENSORS}-e").touch()
-        rounds.regroup("a", "b", "c", "e", lost="e")
-        rounds.finish("a", "b", "c")
-    assert [step for step, _ in _losses(rounds)["a"]] == list(range(_STEPS))
-    assert _saved(rounds, "a") == list(range(_EVERY, _STEPS + 1, _EVERY))
-
-
 @pytest.mark.long
 def test_a_build_that_divides_otherwise_goes_back_once_and_restarts_nobody(fsdp2: Path, tmp_path: Path) -> None:
     """Two ranks have a mesh of two dimensions. The next change goes through a checkpoint, and no step is repeated."""
@@ -203,6 +170,21 @@ def test_a_build_that_divides_otherwise_goes_back_once_and_restarts_nobody(fsdp2
         rounds.finish("a", "c", "e")
     assert [step for step, _ in _losses(rounds)["a"]] == [*range(_LEAVE), *range(_EVERY, _STEPS)]
     assert _saved(rounds, "a") == sorted([*range(_EVERY, _STEPS + 1, _EVERY), _JOIN])
+
+
+@pytest.mark.long
+def test_without_the_time_for_it_a_change_goes_through_a_checkpoint_from_the_start(fsdp2: Path, tmp_path: Path) -> None:
+    """No row is sent, no step is repeated, and all ranks say why once."""
+    with _rounds(fsdp2, tmp_path, "hurried") as rounds:
+        rounds.agree(_LEAVE, _JOIN)
+        rounds.start("a", "b", "c")
+        rounds.regroup_at(_LEAVE, "a", "c")
+        rounds.regroup_at(_JOIN, "c", "a")
+        rounds.finish("a", "c")
+    assert [step for step, _ in _losses(rounds)["a"]] == list(range(_STEPS))
+    assert _saved(rounds, "a") == sorted([*range(_EVERY, _STEPS + 1, _EVERY), _LEAVE, _JOIN])
+    assert _sent(rounds, 0, _STEPS) == 0
+    assert [rounds.output(name).count("there is not enough time for its size") for name in "abc"] == [1, 1, 1]
 
 
 @pytest.mark.long
