@@ -195,7 +195,7 @@ def _backward(built: _Built, batch: Batch) -> None:
 def main() -> None:
     _ME.pause_by_files()
     _Points()
-    limit = float(_NUMBER) if _KIND == "exact" else 10.0
+    limit = float(_NUMBER) if _KIND == "exact" and _NUMBER else 10.0
     built = train(
         _RecordedParts(
             _ME.root / "checkpoints", _build, copies=PeerCopies(every=int(_NUMBER)) if _KIND == "copies" else None
