@@ -63,6 +63,13 @@ class PoolDays:
         """Forgets the counts of days that begin before an instant: some of what they counted is deleted."""
         self._days = {day: counted for day, counted in self._days.items() if day >= until}
 
+    def written(self, instants: Iterable[float]) -> None:
+        """Has days counted anew in which something was written after they were counted, as after an outage."""
+        for at in instants:
+            day = at // DAY * DAY
+            if at < self._known(day).until:
+                del self._days[day]
+
     def _known(self, day: float) -> _CountedDay:
         return self._days.get(day) or _CountedDay(day, {}, {})
 

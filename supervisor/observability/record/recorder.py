@@ -340,6 +340,7 @@ class Recorder:
                     database.append([entry])
                 except UnwritableError:
                     refused += 1
+        self._pools.written(entry.at for entry in written)
         for _ in batch:
             self._pending.popleft()
         return refused

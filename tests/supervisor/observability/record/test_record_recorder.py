@@ -230,6 +230,21 @@ async def test_the_pools_of_a_month_are_counted_before_anybody_asks(
     assert min(asked[ahead:]) >= now - 3 * 3600.0
 
 
+async def test_what_is_written_after_its_day_was_counted_is_counted_too(tmp_path: Path) -> None:
+    """Entries wait while the database is away, longer than it takes until their hour counts as settled."""
+    recorder, now = _recorder(tmp_path / "record.sqlite"), Clock().now()
+    reclaim = HistoryEntry(
+        at=now - 5 * 86_400, subject="node/n1", what="noticed", text="", source="aws", concerns=("pool/a/b/c",)
+    )
+    async with _running(recorder):
+        recorder.add(reclaim)
+        assert sum((await recorder.read_pool_counts()).values()) == 1
+        recorder.add(replace(reclaim, subject="node/n2"))
+        recorder.add(replace(reclaim, subject="node/n3", at=now - 86_400))
+        counts = await recorder.read_pool_counts()
+    assert sorted(counts.values()) == [1, 2]
+
+
 async def test_a_reader_sees_what_came_while_a_batch_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
