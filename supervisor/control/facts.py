@@ -157,7 +157,8 @@ class Facts:
         self._now = now
         self._pool = HostPool()
         self._loop_thread = OwnThread()
-        self._noticed = self._shown = NoticedSubjects(urgency.NoticesByUrgency(), urgency.NodeIdentities(), policy)
+        self._identities = urgency.NodeIdentities()
+        self._noticed = self._shown = NoticedSubjects(urgency.NoticesByUrgency(), self._identities, policy)
         self._notices: Mapping[NoticeId, ReclaimNotice] = {}
         self._versions: tuple[int, ...] = ()
         self._changes_at: float | None = None
@@ -176,6 +177,11 @@ class Facts:
         """The hosts of a job with notices to act on later, or never: schedules that are not due, and hints."""
         self._refresh()
         return self._noticed.ahead_of(job, self.cluster_facts.placements(job.name))
+
+    def binds(self, notice: ReclaimNotice) -> bool:
+        """Whether a notice concerns a present node, whose metadata does not deny it, or a pod."""
+        self._refresh()
+        return urgency.binds(notice, self._identities)
 
     @property
     def changes_at(self) -> float | None:
@@ -304,7 +310,7 @@ class Facts:
         if is_due or others != self._versions[1:] or snapshot.notices != self._notices:
             self._notices = snapshot.notices
             uids, denying = self._agents.uids, self._agents.denying
-            identities = urgency.NodeIdentities(uids, self.cluster_facts.node_objects, denying)
+            self._identities = identities = urgency.NodeIdentities(uids, self.cluster_facts.node_objects, denying)
             stored = shown = urgency.by_urgency(snapshot.notices.values(), now, self._policy)
             self._noticed = self._shown = NoticedSubjects(stored, identities, self._policy)
             if waiting := {notice.id: notice for notice in self._unconfirmed.all()}:

@@ -127,19 +127,22 @@ def noticed_hosts(
     hosts: dict[Host, ReclaimNotice] = {}
     for notice in notices:
         host = Host(notice.subject.name)
-        if not notice.holds or notice.subject.kind is not SubjectKind.NODE or not _binds(notice, host, identities):
+        if not notice.holds or notice.subject.kind is not SubjectKind.NODE or not binds(notice, identities):
             continue
         if host not in hosts or deadline_of(notice, policy) < deadline_of(hosts[host], policy):
             hosts[host] = notice
     return hosts
 
 
-def _binds(notice: ReclaimNotice, host: Host, identities: NodeIdentities) -> bool:
-    """Whether a notice concerns the present node of its name.
+def binds(notice: ReclaimNotice, identities: NodeIdentities) -> bool:
+    """Whether a notice concerns the present node of its name. That of a pod does: no other pod has its uid.
 
     Notices on an earlier machine do not. Sudden notices of the API server do not if the node's own metadata denies
     them: node problem detectors also announce a reclaim when they lose their network.
     """
+    if notice.subject.kind is not SubjectKind.NODE:
+        return True
+    host = Host(notice.subject.name)
     if notice.source in OF_PEOPLE:
         present_uids = {uids[host] for uids in (identities.machines, identities.objects) if host in uids}
         return not present_uids or notice.subject.uid in present_uids
@@ -154,8 +157,8 @@ def binding(notices: Iterable[ReclaimNotice], identities: NodeIdentities) -> Map
     """The notices that concern present subjects: those on nodes by the node's name, those on pods by the pod's uid."""
     found: dict[str, list[ReclaimNotice]] = {}
     for notice in notices:
-        is_node = notice.subject.kind is SubjectKind.NODE
-        if not is_node or _binds(notice, Host(notice.subject.name), identities):
+        if binds(notice, identities):
+            is_node = notice.subject.kind is SubjectKind.NODE
             found.setdefault(notice.subject.name if is_node else notice.subject.uid, []).append(notice)
     return found
 

@@ -247,7 +247,7 @@ class SharedState:
         on_sent: OnSent = base.hooks.on_directives_sent
         if base.traces is not None:
             self.traces = ReclaimTraces(
-                base.traces.put, self.facts.noticed, self.around.placements, settings, clock.now
+                base.traces.put, self.facts.noticed, self.facts.binds, self.around.placements, settings, clock.now
             )
             on_sent = _observed_by(base, self.traces)
         self.processes = Processes(self.facts.directives, clock.now, bulkhead, self.requests.add, on_sent)

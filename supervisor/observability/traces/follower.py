@@ -129,6 +129,7 @@ class ReclaimTraces:
     Args:
         put: Takes each span that has ended; must not block.
         noticed: Returns the hosts of a job with a notice. Called at a decision.
+        binds: Returns whether a notice concerns the present node or pod of its name.
         placements: Returns the node and the pod of each host of a job; None if its hosts are nodes.
         policy: Gives the deadline of a notice whose source names no time.
         now: Unix seconds.
@@ -136,16 +137,18 @@ class ReclaimTraces:
 
     name = "traces"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - what it reads of a decision
         self,
         put: Callable[[TraceSpan], None],
         noticed: NoticedHosts,
+        binds: Callable[[ReclaimNotice], bool],
         placements: Callable[[JobName], Mapping[Host, Placement] | None],
         policy: Policy,
         now: Callable[[], float],
     ) -> None:
         self._put = put
         self._noticed = noticed
+        self._binds = binds
         self._placements = placements
         self._policy = policy
         self._now = now
@@ -321,7 +324,11 @@ class ReclaimTraces:
             about.update((host,) if placement is None else (placement.node, placement.pod))
         others = (each for place in sorted(about & self._subjects.keys()) for each in self._subjects[place].notices)
         known = (self._notices[each].notice for each in sorted(others) if each not in notices)
-        return notices | {each.id: each for each in by_urgency(known, at, self._policy).acted_on}, about
+        return notices | {each.id: each for each in self._counting(known, at)}, about
+
+    def _counting(self, notices: Iterable[ReclaimNotice], at: float) -> Sequence[ReclaimNotice]:
+        """Returns those of these notices that a decision heeds at an instant."""
+        return by_urgency(filter(self._binds, notices), at, self._policy).acted_on
 
     def _await_more(self, trace: _OpenTrace) -> None:
         """Has further notices about the same hosts join a trace, as long as one of its own holds."""
@@ -345,7 +352,7 @@ class ReclaimTraces:
 
     def _join(self, notice: ReclaimNotice, at: float) -> None:
         """Tells of a notice in the traces of earlier decisions about its host: another source reports one reclaim."""
-        if not (counting := by_urgency([notice], at, self._policy).acted_on):
+        if not (counting := self._counting([notice], at)):
             return
         for trace in self._subjects[_place(notice)].traces:
             self._notices[notice.id].jobs.add(trace.group.job)

@@ -12,7 +12,7 @@ from supervisor.control.facts import Facts, NoCluster
 from supervisor.decide.explanation import Lack
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName, cluster_job
-from supervisor.domain.notice import NoticeClass, NoticeState
+from supervisor.domain.notice import NODE_CONDITION, NoticeClass, NoticeState
 from supervisor.ingest.agent_registry import AgentRegistry, AgentState, SourceState, UnconfirmedNotices
 from supervisor.settings import Settings
 from supervisor.store.sqlite import SqliteStore
@@ -101,6 +101,15 @@ async def test_a_withdrawn_notice_is_none_any_more(scene: FactsScene) -> None:
     assert scene.noticed() == set()
     await scene.announce()
     assert scene.noticed() == {"a"}
+
+
+async def test_a_notice_binds_the_machine_that_is_there_unless_its_metadata_denies_it(scene: FactsScene) -> None:
+    found = notice(1)
+    condition = replace(found, source=NODE_CONDITION, subject=replace(found.subject, uid="of the Node object"))
+    replaced = replace(found, subject=replace(found.subject, uid="an earlier machine"))
+    assert [scene.facts.binds(each) for each in (found, condition, replaced)] == [True, True, True]
+    await scene.connect(1, None)
+    assert [scene.facts.binds(each) for each in (found, condition, replaced)] == [True, False, False]
 
 
 async def test_a_thread_sees_what_the_loop_has_looked_at_last_and_takes_no_look_of_its_own(scene: FactsScene) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from supervisor.decide.urgency import NodeIdentities
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.job import AcknowledgementKind, Phase, RequestKind, UserRequest
@@ -473,6 +474,33 @@ def test_a_hint_about_a_host_that_is_decided_about_stays_a_trace_of_its_own() ->
     for each in hints:
         ended(life, each, 60.0)
     assert [span.root for span in life.spans] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before the decision", "after it"])
+def test_a_notice_that_no_decision_heeds_stays_a_trace_of_its_own(*, first: bool) -> None:
+    """Such as one of the node's condition that its metadata denies, or one about an earlier machine of that name."""
+    life = TracedLife(running_job(spec(3)), {host: Placement(f"pod of {host}", host) for host in hosts(1, 2, 3, 4)})
+    pod = replace(notice(1), source=POD_CONDITION, subject=Subject(SubjectKind.POD, "team/n1", "pod of n1"))
+    denied = of_the_node(1, 0.5)
+    earlier = replace(denied, source=Source("aws"), subject=replace(denied.subject, uid="an earlier machine"))
+    life.identities = NodeIdentities(machines={Host("n1"): "uid-1"}, clear=hosts(1))
+    life.noticed = {Host("n1"): pod}
+    told = [NoticeChanged(None, each, T0 + 0.75) for each in (denied, earlier)]
+    life.hears(NoticeChanged(None, pod, T0))
+    for change in told if first else ():
+        life.hears(change)
+    life.decided(0.25)
+    life.decided(2.0)
+    for change in () if first else told:
+        life.hears(change)
+    for each in (denied, earlier):
+        ended(life, each, 60.0)
+    assert [(span.name, span.root) for span in life.spans] == [
+        ("notice", False),
+        ("decide", False),
+        ("notice", True),
+        ("notice", True),
+    ]
 
 
 def test_the_next_leader_knows_of_all_sources() -> None:

@@ -20,6 +20,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from supervisor.decide.urgency import NodeIdentities, binds
 from supervisor.domain.capacity import Placement
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
@@ -39,9 +40,10 @@ class TracedLife:
         self.job = job
         self.placements = placements
         self.noticed: dict[Host, ReclaimNotice] = {}
+        self.identities = NodeIdentities()
         self.spans: list[TraceSpan] = []
         self.at = 0.0
-        self.traces = ReclaimTraces(self.spans.append, self.of, lambda _job: self.placements, POLICY, self.now)
+        self.traces = self._led()
 
     def now(self) -> float:
         return T0 + self.at
@@ -52,9 +54,19 @@ class TracedLife:
     def another_leads(self, at: float, *others: ReclaimNotice) -> None:
         """From then on, with what is stored; `others` are notices besides the most urgent ones."""
         self.at = at
-        self.traces = ReclaimTraces(self.spans.append, self.of, lambda _job: self.placements, POLICY, self.now)
+        self.traces = self._led()
         self.traces.begin((*self.noticed.values(), *others))
         self.traces.take_over(self.job)
+
+    def _led(self) -> ReclaimTraces:
+        return ReclaimTraces(
+            self.spans.append,
+            self.of,
+            lambda notice: binds(notice, self.identities),
+            lambda _job: self.placements,
+            POLICY,
+            self.now,
+        )
 
     def hears(self, change: Change) -> None:
         self.traces.on_change(change)
