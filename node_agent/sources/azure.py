@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
@@ -99,9 +99,17 @@ class AzureSource(metadata.MetadataSource):
         self._acknowledged: frozenset[str] = frozenset()
 
     async def identify(self) -> NodeIdentity:
-        """Asks once for the machine, and for the VM's name, which events use."""
+        """Asks once for the machine, and for the VM's name, which events use.
+
+        Azure numbers the zones of a region: zone 1 of `westeurope` is `westeurope-1`, as in the label of the node. One
+        whose region is not known may be any.
+        """
         self._vm = self._vm or await metadata.read_item(self._get, _VM_NAME)
-        return await super().identify()
+        if self._identity is None:
+            found = await super().identify()
+            zone = f"{found.region}-{found.zone}".lower() if found.region and found.zone else ""
+            self._identity = replace(found, region=found.region.lower(), zone=zone)
+        return self._identity
 
     async def recognize(self) -> bool:
         return (await metadata.read_item(self._get, _ENVIRONMENT)).startswith("Azure")

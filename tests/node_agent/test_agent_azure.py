@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from aioresponses import aioresponses
 
+from node_agent.node import ThisNode, machine_of
 from node_agent.notices import Answer, Clear, MachinePrice, NodeIdentity, Noticed, NoticeUrgency, SourceUnavailable
 from node_agent.sources.azure import AzureSource
 from tests.testkit.clocks import HandClock
@@ -200,6 +201,32 @@ async def test_the_vm_is_identified_once() -> None:
         mocked.get(item("azEnvironment"), body="Elsewhere")
         assert not await source.recognize()
     assert source._http.session.headers["Metadata"] == "true"
+    await source.close()
+
+
+@pytest.mark.parametrize("label_first", [True, False])
+async def test_a_zone_has_the_name_that_the_label_of_the_node_gives_it(*, label_first: bool) -> None:
+    """Zones are numbered by region. Whichever is read first, machines of one zone are of one capacity pool."""
+    source = AzureSource("http://metadata.test", HandClock(NOW))
+    with aioresponses() as mocked:
+        serve_identity(mocked, location="WestEurope")
+        identity = await source.identify()
+    await source.close()
+    labelled = machine_of(
+        {"topology.kubernetes.io/region": "westeurope", "topology.kubernetes.io/zone": "westeurope-2"}
+    )
+    node = ThisNode("n1", "uid-1")
+    for each in (labelled, identity) if label_first else (identity, labelled):
+        node.describe(each)
+    assert (node.machine.region, node.machine.zone) == ("westeurope", "westeurope-2")
+
+
+async def test_a_zone_of_an_unknown_region_is_unknown() -> None:
+    """Every region has a zone 2."""
+    source = AzureSource("http://metadata.test", HandClock(NOW))
+    with aioresponses() as mocked:
+        serve_identity(mocked, location="")
+        assert not (await source.identify()).zone
     await source.close()
 
 
