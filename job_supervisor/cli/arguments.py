@@ -9,6 +9,7 @@ from typing import Any
 
 from job_supervisor.cli.output import Output
 from servicekit.commands import SuggestingParser, add_completion
+from supervisor.domain.capacity import MachinePool
 from supervisor.domain.notice import LONGEST_DRAIN_SECONDS, LONGEST_SECONDS, SHORTEST_SECONDS
 
 DATA_DIR = Path("./job-supervisor-data")
@@ -117,7 +118,9 @@ def parser(prog: str = "job-supervisor") -> SuggestingParser:
     what = history.add_mutually_exclusive_group()
     what.add_argument("job", metavar="JOB", nargs="?", help="one job, also one that is gone (default: all)")
     what.add_argument("--node", metavar="NAME", help="what concerned one node")
-    what.add_argument("--pool", metavar="CLOUD/ZONE/TYPE", help="what concerned the nodes of one capacity pool")
+    what.add_argument(
+        "--pool", type=_pool, metavar="CLOUD/ZONE/TYPE", help="what concerned the nodes of one capacity pool"
+    )
     history.add_argument("--source", metavar="NAME", help="notices of one source, such as aliyun, and their ends")
     history.add_argument("--since", type=_ago, metavar="DURATION", help="how far back, such as 12h or 30d")
     history.add_argument("--no-drills", dest="drills", action="store_false", help="leave out drills")
@@ -294,7 +297,7 @@ def _add_plan(commands: Any, common: SuggestingParser) -> None:
         ("--checkpoint-every", "save_every", _ago, "DURATION", "how often it saves without a notice"),
         ("--checkpoint", "checkpoint", _seconds, "DURATION", "how long a checkpoint takes"),
         ("--restart", "restart", _seconds, "DURATION", "from a start of all processes to their first step"),
-        ("--pool", "pool", str, "CLOUD/ZONE/TYPE", "hosts that last as long as those of that capacity pool did"),
+        ("--pool", "pool", _pool, "CLOUD/ZONE/TYPE", "hosts that last as long as those of that capacity pool did"),
     )
     for option, name, read, unit, text in options:
         plan.add_argument(option, dest=name, type=read, action="append", metavar=unit, help=text)
@@ -367,6 +370,13 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 0 < (number := int(text)) <= MOST_ENTRIES:
         raise argparse.ArgumentTypeError(f"must be a number between 1 and {MOST_ENTRIES}")
     return number
+
+
+def _pool(text: str) -> str:
+    try:
+        return MachinePool.named(text).name
+    except ValueError as error:
+        raise argparse.ArgumentTypeError("a capacity pool is named CLOUD/ZONE/TYPE") from error
 
 
 def _window(text: str) -> float:

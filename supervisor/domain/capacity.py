@@ -6,9 +6,11 @@ They hold as much of the scheduler as this supervisor models.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol, Self
+from urllib.parse import unquote
 
-from supervisor.domain.ids import Host, Instant
+from supervisor.domain.ids import NAME_RULE, Host, Instant, is_name
 
 Resources = Mapping[str, int]
 """Amounts by name, such as `cpu` or `nvidia.com/gpu`, in thousandths: 1500 cpu are one and a half cores."""
@@ -175,6 +177,19 @@ class Machine:
 UNKNOWN_MACHINE = Machine()
 
 _UNKNOWN_PART = "?"
+_SPECIAL_PARTS = frozenset({_UNKNOWN_PART, ".", ".."})
+"""Parts that would be read as another one, or be taken out of an address by a browser, escaped or not."""
+_ESCAPES = str.maketrans({each: f"%{ord(each):02X}" for each in "%/ "})
+_KNOWN_PARTS = 4096
+"""Parts that are remembered as they are written: thousands of machines have a few zones and types."""
+
+
+@lru_cache(_KNOWN_PARTS)
+def _written(part: str) -> str:
+    """Writes a part of the name of a pool."""
+    if part in _SPECIAL_PARTS:
+        return "".join(f"%{ord(each):02X}" for each in part)
+    return part.translate(_ESCAPES) or _UNKNOWN_PART
 
 
 class HasPool(Protocol):
@@ -212,25 +227,26 @@ class MachinePool:
         Raises:
             ValueError: It is no name of a pool.
         """
-        cloud, zone, instance_type = name.split("/")
-        found = cls(cloud="" if cloud == _UNKNOWN_PART else cloud, zone=zone, instance_type=instance_type)
-        if not found.name or _UNKNOWN_PART in (zone, instance_type):
-            raise ValueError(f"the zone or the type of {name!r} is unknown")
-        return found
+        cloud, zone, instance_type = ("" if part == _UNKNOWN_PART else unquote(part) for part in name.split("/"))
+        if not all(map(is_name, (cloud or _UNKNOWN_PART, zone, instance_type))):
+            raise ValueError(f"the zone or the type of {name!r} is unknown, or has other than {NAME_RULE}")
+        return cls(cloud=cloud, zone=zone, instance_type=instance_type)
 
     @staticmethod
     def name_of(which: HasPool) -> str:
         """Returns the name of a pool without its price class, `CLOUD/ZONE/TYPE`, in which an unknown cloud is a `?`.
 
         It is empty unless zone and type are known: less than both says nothing of what is reclaimed together.
+        Agents name zones and types, so a part may hold anything: what has a meaning in a name or in an address is
+        escaped, as `%2F` for a slash, and `named` reads what was written.
         """
         return MachinePool.label_of(which) if which.zone and which.instance_type else ""
 
     @staticmethod
     def label_of(which: HasPool) -> str:
         """Returns what is shown of a pool: its name with a `?` for each unknown part; `unknown` if every part is."""
-        parts = (which.cloud or _UNKNOWN_PART, which.zone or _UNKNOWN_PART, which.instance_type or _UNKNOWN_PART)
-        return "unknown" if parts == (_UNKNOWN_PART,) * 3 else "/".join(parts)
+        parts = (which.cloud, which.zone, which.instance_type)
+        return "/".join(map(_written, parts)) if any(parts) else "unknown"
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from servicekit.clock import Clock
+from supervisor.domain.capacity import MachinePool
 from supervisor.domain.ids import Host
 from supervisor.domain.ledger import HeldOn
 from supervisor.domain.notice import SIMULATED, NoticeState
@@ -166,7 +167,10 @@ class Console:
 
     async def pool(self, asked: PageQuestion) -> RenderedPage:
         """One capacity pool: its nodes now, and its reclaims of the last 30 days."""
-        pool = _name(asked, "pool")
+        try:
+            pool = MachinePool.named(_name(asked, "pool")).name
+        except ValueError:
+            return RenderedPage(self._render("unknown.html", asked, kind="pool", name="", why=""), 404)
         with _read() as read:
             await self._read_pools(read)
             of_pool = self._since_a_month(f"pool/{pool}")

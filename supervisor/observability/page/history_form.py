@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
+from supervisor.domain.capacity import MachinePool
 from supervisor.ingest.errors import MalformedError
 from supervisor.observability.history import SUBJECT_KINDS
 from supervisor.observability.page.contents import MAX_ROWS
@@ -21,8 +22,8 @@ SPANS: Mapping[str, tuple[str, float | None]] = {
 }
 """The spans that can be chosen, each with its name and its seconds."""
 
-MAX_LETTERS = 600
-"""A pod's namespace and name have 317 letters at most."""
+MAX_LETTERS = 2400
+"""A capacity pool's name has three parts of 253 letters, each of which may be escaped by three."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +58,22 @@ class HistoryForm:
             raise MalformedError("This address asks for something that the form does not offer.")
         if max(len(form.name), len(form.source)) > MAX_LETTERS:
             raise MalformedError(f"A name has at most {MAX_LETTERS} letters.")
+        form = form._canonical()
         if "before" not in given:
             return form
         try:
             return form.at(HistoryPosition.read(given["before"]))
         except (ValueError, OverflowError) as error:
             raise MalformedError("This address names no page of the history.") from error
+
+    def _canonical(self) -> "HistoryForm":
+        """The same form with the name that the record has, where another one is read as the same."""
+        if self.kind != "pool" or not self.name:
+            return self
+        try:
+            return replace(self, name=MachinePool.named(self.name).name)
+        except ValueError as error:
+            raise MalformedError("A capacity pool is named CLOUD/ZONE/TYPE.") from error
 
     def at(self, before: HistoryPosition | None) -> "HistoryForm":
         """The same question about the entries before a position."""

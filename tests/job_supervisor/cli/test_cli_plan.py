@@ -138,7 +138,7 @@ async def test_a_pool_is_asked_of_a_supervisor_that_serves(served: Served, tmp_p
     said = await run("plan", "resnet", "--data-dir", tmp_path, "--pool", "aws/a/p5")
     assert (said.code, "went 0 times in that time" in said.err) == (CliExitCode.UNKNOWN, True)
     said = await run("plan", "resnet", "--data-dir", tmp_path, "--pool", "p5")
-    assert "`pool` must be CLOUD/ZONE/TYPE" in said.err
+    assert "a capacity pool is named CLOUD/ZONE/TYPE" in said.err
 
 
 @pytest.mark.usefixtures("history")

@@ -288,6 +288,7 @@ async def test_the_history_of_a_pool_and_of_a_file(served: Served, tmp_path: Pat
     questions = (
         ("--pool", "aliyun/h/big"),
         ("--pool", "aliyun/h/medium"),
+        ("--pool", "%61liyun/h/big"),
         ("--node", "n3"),
         ("resnet",),
         ("--since", "1d"),
@@ -296,6 +297,7 @@ async def test_the_history_of_a_pool_and_of_a_file(served: Served, tmp_path: Pat
     assert {subject for subject, _ in answers[0]} <= {"node/n2", "job/resnet"}
     assert ("node/n2", "noticed") in answers[0]
     assert answers[1] == []
+    assert answers[2] == answers[0]
     source = "--from", str(exported)
     assert [await told(*question) for question in questions] == answers
     assert "node/n2" in (await run("history", *source, "--no-drills")).out

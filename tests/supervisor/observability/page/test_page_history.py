@@ -7,6 +7,7 @@ from urllib.parse import urlencode, urljoin
 
 import pytest
 
+from supervisor.observability.page.history_form import MAX_LETTERS
 from tests.supervisor.observability.page.page_world import NODES, PageAnswer, get
 from tests.testkit.serving import Served, serving
 from tests.testkit.waiting import until
@@ -96,7 +97,13 @@ async def test_its_links_lead_to_all_of_it(served: Served, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "fields",
-    [{"kind": "cluster"}, {"span": "1y"}, {"before": "x"}, {"name": "x" * 601}, {"before": "0x1p+99999-1"}],
+    [
+        {"kind": "cluster"},
+        {"span": "1y"},
+        {"before": "x"},
+        {"name": "x" * (MAX_LETTERS + 1)},
+        {"before": "0x1p+99999-1"},
+    ],
 )
 async def test_an_address_that_asks_for_nothing_is_answered_with_the_form(
     served: Served, fields: dict[str, str]

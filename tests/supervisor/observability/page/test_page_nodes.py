@@ -12,6 +12,7 @@ from supervisor.domain.capacity import Machine, Placement, PriceClass
 from supervisor.domain.ids import Host, JobName, Source
 from supervisor.domain.notice import NoticeState, Subject, SubjectKind
 from supervisor.ingest.agent_registry import AgentState
+from supervisor.observability.page.history_form import MAX_LETTERS
 from supervisor.observability.page.job_rows import JOBS, jobs_contents
 from supervisor.observability.page.node_contents import NODES, node_contents, node_rows
 from supervisor.observability.page.rendering import PageRenderer
@@ -194,7 +195,7 @@ async def test_an_empty_supervisor_has_empty_pages(served: Served, path: str) ->
 
 
 @pytest.mark.parametrize("path", ["/status/nodes", "/status/jobs", "/status/pools"])
-@pytest.mark.parametrize("query", ["sort=x", "page=x", "order=x", "words=" + "x" * 601])
+@pytest.mark.parametrize("query", ["sort=x", "page=x", "order=x", "words=" + "x" * (MAX_LETTERS + 1)])
 async def test_an_address_that_asks_for_nothing_is_answered_with_the_form(
     served: Served, path: str, query: str
 ) -> None:

@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
+import pytest
 from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.domain.ledger import HeldOn
@@ -165,10 +167,50 @@ async def test_a_pool_of_an_unknown_cloud_has_a_page(served: Served) -> None:
     await served.peers.agent("n1", machine=wire.Machine(zone="z", instance_type=UGLY))
     page = await page_of(served, "/status/pools")
     assert "<script>1" not in page.text
-    [link] = links_of(page, "/status/pools", f"?/z/{UGLY}")
+    [link] = links_of(page, "/status/pools", f"?/z/{UGLY.replace('/', '%2F')}")
     assert link.startswith("/status/pools/%3F/z/")
     shown = await page_of(served, link)
     assert (shown.status, "1 node is connected" in shown.seen, "<script>1" in shown.text) == (200, True, False)
+
+
+@pytest.mark.parametrize(
+    ("zone", "instance_type", "name"),
+    [
+        ("a/b", "c d", "x/a%2Fb/c%20d"),
+        ("..", "?", "x/%2E%2E/%3F"),
+        ("a%2Fb", "é", "x/a%252Fb/é"),
+        ("%" * 253, "t", f"x/{'%25' * 253}/t"),
+    ],
+)
+async def test_a_pool_of_whatever_name_has_a_page_and_a_history(
+    served: Served, zone: str, instance_type: str, name: str
+) -> None:
+    """Agents name zones and types. What they name leads to no other pool, and not nowhere."""
+    agent = await served.peers.agent("n1", machine=wire.Machine(cloud="x", zone=zone, instance_type=instance_type))
+    await agent.notices("n1", left=60.0)
+    [link] = [each for each in links_of(await page_of(served, "/status/pools"), "/status/pools") if "/pools/x" in each]
+    page = await until_seen(served, link, "1 node is connected, 1 with a notice")
+    assert (page.status, "1 notice in the last 48 hours" in page.seen) == (200, True)
+    asked = urlencode({"kind": "pool", "name": name})
+    assert "node n1" in (await page_of(served, f"/status/history?{asked}")).seen
+
+
+async def test_a_cloud_may_be_left_out_of_the_name_of_a_pool(served: Served) -> None:
+    """In the address of its page and in the form of the history, as in the API."""
+    agent = await served.peers.agent("n1", machine=wire.Machine(zone="z", instance_type="t"))
+    await agent.notices("n1", left=60.0)
+    await until_seen(served, "/status/pools//z/t", "1 notice in the last 48 hours")
+    for name in ("/z/t", "?/z/t"):
+        page = await page_of(served, f"/status/history?{urlencode({'kind': 'pool', 'name': name})}")
+        assert ("node n1" in page.seen, 'value="?/z/t"' in page.text) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["z", "a/b/c/d", "a//c"])
+async def test_what_names_no_pool_is_said_to_be_none(served: Served, name: str) -> None:
+    page = await page_of(served, f"/status/pools/{name}")
+    assert (page.status, "A capacity pool is named CLOUD/ZONE/TYPE." in page.seen) == (404, True)
+    page = await page_of(served, f"/status/history?{urlencode({'kind': 'pool', 'name': name})}")
+    assert (page.status, "A capacity pool is named CLOUD/ZONE/TYPE." in page.seen) == (400, True)
 
 
 async def test_a_pool_that_nobody_knows_is_said_to_be(served: Served) -> None:

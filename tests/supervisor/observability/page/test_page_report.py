@@ -11,6 +11,7 @@ import pytest
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.ledger import Account
 from supervisor.domain.stays import HostStay
+from supervisor.observability.page.history_form import MAX_LETTERS
 from supervisor.observability.page.report_contents import ReportContents, SpentTime, report_contents
 from supervisor.observability.views import CapacityView, HeldView, LedgerJobView, LedgerView
 from tests.supervisor.observability.page.page_world import NODES, PageAnswer, get
@@ -158,7 +159,7 @@ async def test_it_tells_where_the_hours_of_the_jobs_went(served: Served) -> None
     assert re.search(r"n1 \d+ s 0 0 n2 \d+ s 0 0 n3", alone.seen)
 
 
-@pytest.mark.parametrize("fields", [{"span": "1y"}, {"job": "x" * 601}])
+@pytest.mark.parametrize("fields", [{"span": "1y"}, {"job": "x" * (MAX_LETTERS + 1)}])
 async def test_an_address_that_asks_for_nothing_is_answered_with_the_form(
     served: Served, fields: dict[str, str]
 ) -> None:

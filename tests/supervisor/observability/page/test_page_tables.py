@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl
 import pytest
 
 from supervisor.ingest.errors import MalformedError
+from supervisor.observability.page.history_form import MAX_LETTERS
 from supervisor.observability.page.tables import TableColumn, TableFilter, TableForm, TableLayout, listed
 
 
@@ -68,8 +69,8 @@ def test_nothing_found_is_one_empty_page() -> None:
         {"page": "1_0"},
         {"page": "\N{SUPERSCRIPT TWO}"},
         {"page": "9" * 5000},
-        {"words": "x" * 601},
-        {"team": "x" * 601},
+        {"words": "x" * (MAX_LETTERS + 1)},
+        {"team": "x" * (MAX_LETTERS + 1)},
     ],
 )
 def test_an_address_that_asks_for_what_is_not_offered_is_refused_in_a_sentence(given: dict[str, str]) -> None:
