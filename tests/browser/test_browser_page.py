@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from playwright.async_api import Browser, expect
+from reclaim.v1 import reclaim_pb2 as wire
 
 from supervisor.observability.page.rendering import NAVIGATION
 from tests.browser.browser_scene import BRAKE, LONG, PHONE, reclaimed, signed_in, violations
@@ -53,6 +54,32 @@ async def test_countdowns_run_by_the_browsers_own_clock(browser: Browser, served
     await page.clock.fast_forward(200_000)
     await page.clock.run_for(1_000)
     await expect(left).to_have_text(re.compile(r"was due 3 min \d\d s ago"))
+
+
+async def test_what_is_over_is_called_as_the_supervisor_calls_it(browser: Browser, served: Served) -> None:
+    """Only what has a time of its own can be overdue: a node is drained once the time for that is over."""
+    machine = wire.Machine(zone="z", instance_type="t", protected_seconds=60.0)
+    for node in ("n1", "n2"):
+        await served.peers.agent(node, machine=machine)
+    await served.peers.running("train", ["n1", "n2"], min_workers=1)
+    asked = {"node": "n2", "lead_seconds": 60}
+    assert (await served.peers.post("/v1/drains", served.peers.tokens.operator("ann"), asked)).status == 200
+    page = await signed_in(browser, served)
+    row = page.get_by_role("row", name="node n2")
+    await expect(row.locator("[data-left]").first).to_have_text(re.compile(r"\d+ s"))
+    # The supervisor falls silent once a page is loaded.
+    await page.route("**", lambda asked: asked.abort() if asked.request.resource_type == "fetch" else asked.continue_())
+    await page.clock.install(time=0)
+    await page.clock.pause_at(1_000)
+    for path, shown in (
+        ("", ["drained", "now"]),
+        ("status/nodes", ["drained"]),
+        ("status/nodes/n2", ["0 s", "drained"]),
+    ):
+        await page.goto(f"{served.peers.http}/{path}")
+        await page.clock.fast_forward(120_000)
+        await page.clock.run_for(1_000)
+        assert await page.locator("[data-left]").all_inner_texts() == shown
 
 
 def seconds(text: str) -> int:

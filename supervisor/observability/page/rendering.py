@@ -89,10 +89,12 @@ _NOW_SECONDS = 5.0
 """For how long what is due is due now, and not overdue."""
 
 
-def countdown(seconds: float) -> str:
-    """Formats the time until something is due, or since then, which is negative."""
+def countdown(seconds: float, over: str = "") -> str:
+    """Formats the time until something is due, or since then, which is negative; `over` stands for the latter."""
     if seconds > 0:
         return span(seconds)
+    if over:
+        return over
     return "now" if seconds > -_NOW_SECONDS else f"was due {span(-seconds)} ago"
 
 

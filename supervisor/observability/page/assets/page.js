@@ -31,7 +31,9 @@
     const passed = (performance.now() - updatedAt) / 1000;
     for (const each of content.querySelectorAll("[data-left]")) {
       const left = Number(each.dataset.left) - passed;
-      put(each, left > 0 ? span(left) : left > -NOW_S ? "now" : `was due ${span(-left)} ago`);
+      /* The server says what is so from then on, if that is anything else than overdue. */
+      const since = each.dataset.over || (left > -NOW_S ? "now" : `was due ${span(-left)} ago`);
+      put(each, left > 0 ? span(left) : since);
     }
     for (const each of content.querySelectorAll("[data-ago]")) put(each, span(Number(each.dataset.ago) + passed));
     const silent = follows() && performance.now() - updatedAt > SILENCE_MS;

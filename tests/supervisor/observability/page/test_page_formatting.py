@@ -97,6 +97,10 @@ def test_hours_that_are_few_have_a_finer_unit(seconds: float, text: str) -> None
 
 def test_what_has_run_out_is_now() -> None:
     assert (countdown(0.0), countdown(0.4), countdown(-4.9)) == ("now", "0 s", "now")
+    assert (countdown(0.4, "drained"), countdown(0.0, "drained"), countdown(-9.0, "drained")) == (
+        "0 s",
+        *["drained"] * 2,
+    )
 
 
 def test_what_is_overdue_says_since_when() -> None:
@@ -370,7 +374,7 @@ def test_a_drain_is_shown_by_its_person_and_as_done_once_its_time_is_over() -> N
     drain = dataclasses.replace(notice(1, left=10.0), source=OPERATOR, message="ann: new kernel")
     assert "drained by ann: new kernel" in page(dataclasses.replace(seen(), notices=(drain,)))
     over = page(dataclasses.replace(seen(), notices=(drain,), now=T0 + 20))
-    assert 'class="figure">drained</td>' in over
+    assert 'data-over="drained">drained</span></td>' in over
 
 
 def text_of(html: str, section: str) -> str:
