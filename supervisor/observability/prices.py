@@ -60,7 +60,7 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Prices that one day, `as_of`, has."""
 
     as_of: date
-    currency: str
+    currency: Annotated[str, Meta(min_length=1, max_length=20)]
     machines: list[MachineTypePrices]
 
     def of_worker(self, held: HeldMachine) -> WorkerPrice:
@@ -88,6 +88,9 @@ def read_prices(file: Path) -> PriceTable:
         return msgspec.convert(msgspec.yaml.decode(file.read_bytes()), PriceTable)
     except (OSError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or "it is nested too deeply"
+        if isinstance(error, ValueError) and not isinstance(error, msgspec.MsgspecError):
+            # YAML reads days and numbers by itself, and does not say where one is wrong.
+            reason = f"`as_of`, or another day or number in it, is none: {reason}"
         raise PricesError(f"{file} is no table of prices: {reason}") from error
 
 

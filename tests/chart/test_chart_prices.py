@@ -1,13 +1,16 @@
 """Prices of machines: a file that the supervisor can read, as the report reads it."""
 
+import itertools
 import json
+import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from charts.files import CHART
-from supervisor.observability.prices import MachineTypePrices, read_prices
+from supervisor.observability.prices import MachineTypePrices, PriceTable, read_prices
 from tests.chart.chart_rendering import Helm, environment, one, pod_of
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "report" / "prices.yaml"
@@ -31,6 +34,20 @@ def test_a_change_of_the_prices_starts_new_pods(helm: Helm) -> None:
         return one(helm.render({"prices": prices}), "Deployment")["spec"]["template"]["metadata"]["annotations"]
 
     assert annotations(1.0) != annotations(2.0)
+
+
+def test_the_schema_takes_the_days_that_the_supervisor_takes() -> None:
+    """But for the 29th of a February: a pattern does not count years."""
+    prices = json.loads((CHART / "values.schema.json").read_text("utf-8"))["properties"]["prices"]["properties"]
+    for month, day in itertools.product(range(14), range(33)):
+        text = f"2028-{month:02}-{day:02}"
+        try:
+            is_day = bool(date.fromisoformat(text))
+        except ValueError:
+            is_day = False
+        assert bool(re.search(prices["as_of"]["pattern"], text)) is is_day, text
+    currency = msgspec.json.schema(PriceTable)["$defs"]["PriceTable"]["properties"]["currency"]
+    assert prices["currency"]["maxLength"] == currency["maxLength"]
 
 
 def test_the_schema_knows_every_key_of_a_machine() -> None:

@@ -78,6 +78,11 @@ _REFUSED: list[tuple[Values, str]] = [
     ({"notifications": {"targets": [{"name": "a"}]}}, "at '/notifications/targets/0'"),
     ({"prices": {"machines": [{"type": "a", "spot": -1}], "as_of": "2026-11-01", "currency": "EUR"}}, "at '/prices"),
     ({"prices": {"machines": [{"type": "a", "spot": 1}]}}, "at '/prices"),
+    *(
+        ({"prices": {"machines": [{"type": "a"}], "as_of": day, "currency": "EUR"}}, "at '/prices/as_of'")
+        for day in ("2026-13-45", "2026-02-30", "2026-04-31", "2026-00-10", "2026-10-00")
+    ),
+    ({"prices": {"machines": [{"type": "a"}], "as_of": "2026-11-01", "currency": "E" * 21}}, "at '/prices/currency'"),
     (
         {"notifications": {"targets": [{"name": "a", "urlSecret": {"name": "b"}, "url": "https://secret"}]}},
         "at '/notifications/targets/0': additional properties 'url' not allowed",

@@ -1,5 +1,6 @@
 """What jobs held in each capacity pool, what that cost, and how often hosts went there."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
@@ -157,6 +158,33 @@ def test_a_file_that_is_no_table_is_refused_by_its_name(tmp_path: Path, text: st
     file = tmp_path / "prices.yaml"
     file.write_text(text)
     with pytest.raises(PricesError, match=r"prices\.yaml is no table of prices"):
+        read_prices(file)
+
+
+def _table(machine: str = "{type: a}", day: str = "2026-11-01", currency: str = "EUR") -> str:
+    return f"{{as_of: {day}, currency: {currency}, machines: [{{type: b}}, {machine}]}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "entry"),
+    [
+        (_table("{type: a, spot: -0.01}"), r"machines[1].spot"),
+        (_table("{type: a, spot: .nan}"), r"machines[1].spot"),
+        (_table("{type: a, on_demand: .inf}"), r"machines[1].on_demand"),
+        (_table("{type: a, gpus: .nan}"), r"machines[1].gpus"),
+        (_table("{type: a, gpus: 0}"), r"machines[1].gpus"),
+        (_table(f"{{type: a, spot: {'1' * 5000}}}"), "another day or number"),
+        (_table(day="2026-13-45"), "as_of"),
+        (_table(day="'2026-13-45'"), "as_of"),
+        (_table(day="20261101"), "as_of"),
+        (_table(currency="''"), "currency"),
+        (_table(currency="E" * 21), "currency"),
+    ],
+)
+def test_what_is_no_price_is_refused_by_the_name_of_its_entry(tmp_path: Path, text: str, entry: str) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(text)
+    with pytest.raises(PricesError, match=rf"prices\.yaml is no table of prices: .*{re.escape(entry)}"):
         read_prices(file)
 
 
