@@ -85,6 +85,16 @@ class HeldOn:
             gpus=gpus if gpus is not None and gpus >= 0 else None,
         )
 
+    def or_else(self, other: "HeldOn") -> "HeldOn":
+        """Returns this kind, with its unknown fields taken from `other`."""
+        return HeldOn(
+            cloud=self.cloud or other.cloud,
+            zone=self.zone or other.zone,
+            instance_type=self.instance_type or other.instance_type,
+            price_class=other.price_class if self.price_class is PriceClass.UNKNOWN else self.price_class,
+            gpus=other.gpus if self.gpus is None else self.gpus,
+        )
+
     @property
     def pool(self) -> MachinePool:
         """The pool of the machine."""

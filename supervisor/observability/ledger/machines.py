@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from servicekit.clock import Clock
-from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import SupervisedJob
 from supervisor.domain.ledger import HeldOn
@@ -95,8 +94,8 @@ class HostMachines:
         if not hosts.looking:
             return
         seen = self._look(hosts.job.name, frozenset(hosts.looking))
-        found = {host: seen.get(host, NOTHING_KNOWN) for host in hosts.looking}
-        new = {host: on for host, on in found.items() if _says_more(on, hosts.machines.get(host))}
+        found = {host: _joined(seen.get(host, NOTHING_KNOWN), hosts.machines.get(host)) for host in hosts.looking}
+        new = {host: on for host, on in found.items() if on != hosts.machines.get(host)}
         if new:
             hosts.machines = {**hosts.machines, **new}
         for host, on in found.items():
@@ -104,11 +103,12 @@ class HostMachines:
                 del hosts.looking[host]
 
 
-def _says_more(on: HeldOn, known: HeldOn | None) -> bool:
-    """Whether a machine says something else than what is known, and no less of it."""
-    return known is None or (on != known and _said(on) >= _said(known))
+def _joined(on: HeldOn, known: HeldOn | None) -> HeldOn:
+    """Adds what is known of a machine to what is seen of it now: an agent and labels may each tell a part.
 
-
-def _said(on: HeldOn) -> int:
-    is_priced = on.price_class is not PriceClass.UNKNOWN
-    return sum((bool(on.cloud), bool(on.zone), bool(on.instance_type), is_priced, on.gpus is not None))
+    If the two contradict each other, another machine has that name now, and nothing more is known of it.
+    """
+    if known is None or on == known:
+        return on
+    joined = on.or_else(known)
+    return joined if joined.pool.says(known.pool) else on

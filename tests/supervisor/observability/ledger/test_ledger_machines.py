@@ -72,6 +72,31 @@ def test_a_machine_that_is_not_known_yet_is_looked_at_again() -> None:
     assert _held(book) == {HeldOn(): 180, _SPOT: 60}
 
 
+@pytest.mark.parametrize("label_first", [True, False])
+def test_what_two_descriptions_of_a_machine_say_is_known_together(*, label_first: bool) -> None:
+    """The label says where it is, and the agent what it is and what it costs; either may be gone when one looks."""
+    label = HeldOn(cloud="aws", zone="a", gpus=8.0)
+    agent = HeldOn(instance_type="p5", price_class=PriceClass.SPOT)
+    seen = [label, agent] if label_first else [agent, label]
+    clock, looks = HandClock(), iter(seen)
+    machines = HostMachines(clock, lambda _job, hosts: dict.fromkeys(hosts, next(looks)))
+    job = running_job(workers=2)
+    assert set(machines.of(job).values()) == {seen[0]}
+    clock.at += 30
+    assert set(machines.of(job).values()) == {_SPOT}
+
+
+def test_of_another_machine_nothing_is_known_but_what_is_seen() -> None:
+    """Also if less is seen of it than is known of the one before."""
+    clock, seen = HandClock(), replace(_SPOT, instance_type="")
+    machines = HostMachines(clock, lambda _job, hosts: dict.fromkeys(hosts, seen))
+    job = running_job(workers=2)
+    assert set(machines.of(job).values()) == {seen}
+    clock.at += 30
+    seen = HeldOn(zone="b", instance_type="p5")
+    assert set(machines.of(job).values()) == {seen}
+
+
 def test_only_machines_of_new_hosts_are_looked_at() -> None:
     clock, looks = HandClock(), list[Collection[Host]]()
 
