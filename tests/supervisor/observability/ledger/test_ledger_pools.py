@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from supervisor.domain.capacity import MachinePool, PriceClass
 from supervisor.domain.ids import Host, JobName
 from supervisor.domain.job import Capability, Phase, SupervisedJob
-from supervisor.domain.ledger import HeldOn
+from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.stays import HostStay
 from supervisor.observability.journal import JobChanged
-from supervisor.observability.ledger.accounts import hosts_by_account
+from supervisor.observability.ledger.accounts import hosts_by_account, workers_by_account
 from supervisor.observability.ledger.book import LedgerBook
 from supervisor.observability.ledger.machines import HostMachines
 from supervisor.observability.ledger.stays import StayBook
@@ -67,12 +67,20 @@ class _Books:
         return +found
 
     def agree(self) -> bool:
-        """Whether the pool of each host that the job holds is that of its stay, if the job wants workers."""
+        """Whether each host that the job holds has a stay of its pool; of a job that wants no workers, none has one."""
         self.written()
-        staying = self.staying
-        held = [] if self.job is None else [host for of in hosts_by_account(self.job).values() for host in of]
-        counted = self.counted()
-        return not staying or Counter(staying[host].pool or MachinePool() for host in held) == counted
+        staying, counted = self.staying, self.counted()
+        if self.job is None or not _wants_workers(self.job):
+            return not staying
+        held = [host for of in hosts_by_account(self.job).values() for host in of]
+        pools = [staying[host].pool or MachinePool() for host in held if host in staying]
+        return len(pools) == len(held) and Counter(pools) == counted
+
+
+def _wants_workers(job: SupervisedJob) -> bool:
+    """Whether nobody holds the job back, and it has not ended."""
+    workers = workers_by_account(job)
+    return bool(workers) and not job.held_back and not {Account.QUEUED, Account.PAUSED} & workers.keys()
 
 
 _MACHINES = st.builds(
