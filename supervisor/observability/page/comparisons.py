@@ -168,8 +168,32 @@ async def simulate_apart(given: EncodedJobs) -> bytes:
     Raises:
         ComparisonError: It took too long, or failed.
     """
+    # uvloop only kills a process whose start is cancelled, and lets it wait to be reaped: so none is cancelled.
+    starting = asyncio.create_task(_start(), name="comparison.start")
     try:
-        process = await asyncio.create_subprocess_exec(
+        process = await asyncio.shield(starting)
+        with contextlib.suppress(ProcessLookupError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            written = await _answer(process, given)
+            code = await process.wait()
+    except TimeoutError as error:
+        raise ComparisonError(f"it took more than {duration(LIMIT_SECONDS)}; choose a shorter time") from error
+    finally:
+        with contextlib.suppress(ComparisonError):  # It was not started, and that is said already.
+            await _end(await starting)
+    if code == OUT_OF_MEMORY:
+        raise ComparisonError("it needs more memory than it may have; choose a shorter time")
+    if code == -signal.SIGKILL:
+        raise ComparisonError("the process that simulates was killed, such as for want of memory in the pod")
+    if code != 0:
+        raise ComparisonError(f"the process that simulates has failed with {code}; why is in the supervisor's log")
+    return written
+
+
+async def _start() -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # Nothing is imported from the directory in which the supervisor was started.
             "-m",
@@ -181,25 +205,13 @@ async def simulate_apart(given: EncodedJobs) -> bytes:
         )
     except OSError as error:
         raise ComparisonError(f"no process can be started: {error.strerror}") from error
-    try:
-        with contextlib.suppress(ProcessLookupError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-        async with asyncio.timeout(LIMIT_SECONDS):
-            written = await _answer(process, given)
-            code = await process.wait()
-    except TimeoutError as error:
-        raise ComparisonError(f"it took more than {duration(LIMIT_SECONDS)}; choose a shorter time") from error
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.communicate()
-    if code == OUT_OF_MEMORY:
-        raise ComparisonError("it needs more memory than it may have; choose a shorter time")
-    if code == -signal.SIGKILL:
-        raise ComparisonError("the process that simulates was killed, such as for want of memory in the pod")
-    if code != 0:
-        raise ComparisonError(f"the process that simulates has failed with {code}; why is in the supervisor's log")
-    return written
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ends a process if it has not ended, and waits until nothing is left of it."""
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.communicate()
 
 
 async def _answer(process: asyncio.subprocess.Process, given: EncodedJobs) -> bytes:

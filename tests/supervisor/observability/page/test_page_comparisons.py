@@ -34,6 +34,7 @@ from supervisor.observability.page.comparisons import (
 from supervisor.observability.record.database import RecordError
 from supervisor.observability.views import CapacityView, LedgerJobView, LedgerView
 from tests.supervisor.observability.page.page_world import NODES, get
+from tests.testkit.loops import AsyncioPolicy, UvloopPolicy
 from tests.testkit.serving import Served
 from tests.testkit.waiting import until
 
@@ -256,6 +257,38 @@ async def test_the_process_has_the_lowest_priority_and_ends_with_the_supervisor(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert _is_gone(pid)
+
+
+def _children() -> set[str]:
+    """The child processes of this one, those that wait to be reaped included."""
+    return {pid for each in Path("/proc/self/task").iterdir() for pid in (each / "children").read_text().split()}
+
+
+@pytest.mark.parametrize("policy", [AsyncioPolicy(), UvloopPolicy()], ids=["asyncio", "uvloop"])
+def test_a_comparison_that_is_cancelled_leaves_no_process(
+    policy: AsyncioPolicy | UvloopPolicy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """At whatever moment, also while the process is being started."""
+    before = _children()
+
+    async def cancelled(turns: int) -> set[str]:
+        await _started(monkeypatch, tmp_path, "exec sleep 600")
+        task = asyncio.create_task(simulate_apart(GIVEN))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return _children() - before
+
+    with asyncio.Runner(loop_factory=policy.new_event_loop) as runner:
+        assert [runner.run(cancelled(turns)) for turns in range(12)] == [set()] * 12
+
+
+async def test_a_process_that_cannot_be_started_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(ComparisonError, match="no process can be started: No such file"):
+        await simulate_apart(GIVEN)
 
 
 async def test_a_process_that_writes_without_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
