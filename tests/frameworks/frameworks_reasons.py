@@ -125,7 +125,7 @@ def _said(seconds: float, *, divides_alike: bool = True, in_a_thread: bool = Fal
     found: list[Any] = []
 
     def change() -> None:
-        found.append(handover.prepared(states, seconds, divides_alike=divides_alike))
+        found.append(handover.prepared(states, 0, seconds, divides_alike=divides_alike))
 
     written = io.StringIO()
     with contextlib.redirect_stderr(written):

@@ -35,22 +35,28 @@ if TYPE_CHECKING:
 _SENDING_SECONDS = 600.0
 """How long the sending of one copy may take. A rank that is lost ends it sooner."""
 _NEVER = 1 << 40
+"""The number of a step that does not come."""
+_said: set[str] = set()
 
 
 Parts = Tuple[CarriedPart, ...]
 
 
-def formed_ring(plan: PeerCopies | None, processes: Sequence[int], seconds: float) -> CopyRing | None:
+def formed_ring(plan: PeerCopies | None, number: int, processes: Sequence[int], seconds: float) -> CopyRing | None:
     """Return what takes copies in a round; None if there is no other host to keep them. Called in every rank.
 
     Args:
         plan: How often copies are taken; None for never.
+        number: Of the round.
         processes: The number of ranks of each host, in the order of the ranks.
         seconds: How long a collective of the copies may take.
     """
-    if plan is None or DTensor is None or len(processes) <= 1:
+    if plan is None:
         return None
-    return CopyRing(plan, processes, seconds)
+    if DTensor is None:
+        _say_once("there are no copies of the state: this torch has no public DTensor")
+        return None
+    return None if len(processes) <= 1 else CopyRing(plan, number, processes, seconds)
 
 
 class CopyRing:
@@ -58,16 +64,20 @@ class CopyRing:
 
     Args:
         plan: How often copies are taken.
+        number: Of the round.
         processes: The number of ranks of each host, in the order of the ranks.
         seconds: How long a collective of the copies may take.
     """
 
-    def __init__(self, plan: PeerCopies, processes: Sequence[int], seconds: float) -> None:
+    def __init__(self, plan: PeerCopies, number: int, processes: Sequence[int], seconds: float) -> None:
         self.plan = plan
+        self.rank = dist.get_rank()
         self.keepers = keepers(processes)
-        self._connections = Connections()
+        self.connections = Connections()
+        least(1)  # torch waits in the store for a rank that is lost, where nothing interrupts it
         self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
-        self._connections.note()
+        self.connections.note()
+        self._number = number
         self._seconds = seconds
         self._sending: _Sending | None = None
         self._whole: Parts = ()
@@ -83,22 +93,28 @@ class CopyRing:
             step: The number of finished steps.
             states: By name, what has a `state_dict`.
         """
-        if self._is_off or self._is_sending(step) or step < self._next:
+        self._finish_sending(step)
+        if self._is_off or self._sending is not None or step < self._next:
             return
-        begun = time.monotonic()
-        before = self._taken
-        step_seconds = None if before is None else (begun - before[1]) / (step - before[0])
+        begun, before = time.monotonic(), self._taken
+        # Before memory is used again, a copy takes longer, and the first step of a round may, too.
+        is_typical = before is not None and bool(self._spare)
+        step_seconds = (begun - before[1]) / (step - before[0]) if is_typical and before is not None else None
         own: CarriedPart | None = None
         try:
-            divided = DividedState(states)
+            divided = DividedState(states, self._number)
             reason = divided.reason_against()
-            own = _copied(divided, step, self._spare[0].rows if self._spare else {})
+            if reason is None:
+                own = _copied(divided, step, self._spare[0].rows if self._spare else {})
         except Exception as error:  # noqa: BLE001 - such as no memory, which only costs the copies
             reason = f"{type(error).__name__}: {error}"
         self._taken = step, time.monotonic()
         taken = _Taken(step, own, reason, self._taken[1] - begun, step_seconds)
         self._sending = _Sending(self, taken, self._spare[1:])
-        self._sending.start()
+        try:
+            self._sending.start()
+        except RuntimeError as error:  # no further thread: the others wait in vain, and go on without copies
+            self._give_up(error)
 
     def end(self) -> Parts:
         """End what is under way, and return the parts that this rank has, its own ones before those of others.
@@ -108,31 +124,34 @@ class CopyRing:
         self._is_off = True
         newest: Parts = ()
         if self._sending is not None:
-            self._connections.shut_down()
-            self._sending.join(self._seconds)
+            self.connections.shut_down()
+            if self._sending.ident is not None:
+                self._sending.join(self._seconds)
             newest = self._sending.parts
         found = [*newest, *self._whole]
-        return tuple(sorted(found, key=lambda each: each.claim.part != dist.get_rank()))
+        return tuple(sorted(found, key=lambda each: each.claim.part != self.rank))
 
-    def _is_sending(self, step: int) -> bool:
-        """Return whether a copy is under way. If a rank may already know when the next one is taken, wait for that."""
-        if self._sending is None:
-            return False
-        if not self._sending.is_over_at(step):
-            return True
+    def _finish_sending(self, step: int) -> None:
+        """Take over what was sent. If a rank may already know when the next copy is taken, wait for that."""
+        if self._sending is None or self._is_off or not self._sending.must_end_at(step):
+            return
         self._sending.join()
         if self._sending.failure is not None:
-            self._is_off = True  # its parts remain: this may be the first sign that a rank is lost
-            _say(f"no further copies of the state in this round: {self._sending.failure}")
-            return True
+            self._give_up(self._sending.failure)
+            return
         self._spare, self._whole, self._next = self._whole, self._sending.parts, self._sending.next_step
         self._tell(self._sending)
         self._sending = None
-        return False
+
+    def _give_up(self, error: Exception) -> None:
+        """Take no further copies. What was sent remains: this may be the first sign that a rank is lost."""
+        self._is_off = True
+        self.connections.shut_down()
+        _say_once(f"no further copies of the state in this round: {error}")
 
     def _tell(self, sent: _Sending) -> None:
         """Say once in each round, in its first rank, what the copies cost."""
-        if self._is_told or sent.taken.step_seconds is None or dist.get_rank() != 0:
+        if self._is_told or sent.taken.step_seconds is None or self.rank != 0:
             return
         self._is_told = True
         size = sum(rows.numel() * rows.element_size() for each in sent.parts for rows in each.rows.values())
@@ -183,8 +202,12 @@ class _Sending(threading.Thread):
         self._lock = threading.Lock()
         self._step, self._agreeing_at = taken.step, _NEVER
 
-    def is_over_at(self, step: int) -> bool:
-        """Return whether to wait for its end after so many finished steps, which then comes at once."""
+    def must_end_at(self, step: int) -> bool:
+        """Return whether the next step has to wait for its end, which then comes at once.
+
+        Args:
+            step: The number of finished steps.
+        """
         with self._lock:
             self._step = step
             return step >= self._agreeing_at or not self.is_alive()
@@ -196,9 +219,10 @@ class _Sending(threading.Thread):
             self._agree()
         except Exception as error:  # noqa: BLE001 - a lost rank, or whatever it is: the copies end, not the training
             self.failure = error
+            self._ring.connections.shut_down()  # so that no other rank waits for this one
 
     def _exchange(self) -> None:
-        begun, group, rank = time.monotonic(), self._ring.group, dist.get_rank()
+        begun, group, rank = time.monotonic(), self._ring.group, self._ring.rank
         own, reason = self.taken.own, self.taken.reason
         form = 0 if own is None else own.claim.form
         can, lowest, highest = least(int(reason is None), form, -form, group=group)
@@ -264,6 +288,12 @@ def _encoded(part: CarriedPart) -> bytes:
     buffer = io.BytesIO()
     torch.save((part.rest, part.random), buffer)
     return buffer.getvalue()
+
+
+def _say_once(what: str) -> None:
+    if what not in _said:
+        _said.add(what)
+        _say(what)
 
 
 def _say(what: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic import api, elastic_agent
-from kubeai.elastic.integrations.random_state import random_state, set_random_state
+from kubeai.elastic.integrations.random_state import random_state, seed_anew, set_random_state
 from kubeai.elastic.integrations.torch import broadcast, device_type
 
 from .decisions import NotFormed
@@ -35,6 +35,7 @@ from .parts import (
     Path,
     Shard,
     divided_tensors,
+    free_memory,
     mapped,
     on_cpu,
 )
@@ -43,6 +44,8 @@ _PROBES = 1 << 20, 16 << 20
 """How many bytes tell how fast ranks send: the second number is for states for which the first says too little."""
 _RESERVE = 2
 """By what the probe says, a transfer takes at most one half of its time; the other half is for what that misses."""
+_SPREAD = 2
+"""On a GPU, so much memory must be free for each part that a rank holds: itself, and the rows that come of it."""
 _PROBE_SECONDS = 10.0
 """A rank that has not sent its probe by then is lost."""
 _DIVIDES_OTHERWISE = "`build` divides it in another way in another round"
@@ -51,13 +54,14 @@ _said: set[str] = set()
 """Why state goes through checkpoints, as far as stderr says it already."""
 
 
-def prepared(states: Mapping[str, Any], seconds: float, *, divides_alike: bool) -> DividedState | None:
+def prepared(states: Mapping[str, Any], number: int, seconds: float, *, divides_alike: bool) -> DividedState | None:
     """Return the state of this rank if all ranks can hand theirs over in this time; None in every rank otherwise.
 
     Called in every rank. The first time that it is None for a reason, stderr says why.
 
     Args:
         states: By name, what has a `state_dict`.
+        number: Of the round.
         seconds: How long the hand-over may take.
         divides_alike: Whether `build` has divided the state in the same way in each round that this rank has seen.
     """
@@ -66,7 +70,7 @@ def prepared(states: Mapping[str, Any], seconds: float, *, divides_alike: bool) 
     if DTensor is None:
         say_once("this torch has no public DTensor")
         return None
-    divided = DividedState(states)
+    divided = DividedState(states, number)
     reason = _DIVIDES_OTHERWISE if not divides_alike else divided.reason_against() or divided.reason_of_memory()
     if reason is None and not elastic_agent.can_defer_sigterm():
         reason = "the loop is not in the main thread, so SIGTERM would end a rank that still gives its part"
@@ -119,11 +123,28 @@ def whole(carried: Sequence[CarriedPart], saved: int) -> WholeState | None:
         saved: The number of finished steps in the newest checkpoint that this rank knows of.
     """
     most, newest_saved = (-each for each in least(-len(carried), -saved))
+    if not most:
+        return None
     claims = [each.claim for each in carried] + [NO_PART] * (most - len(carried))
     told = gathered(*(number for claim in claims for number in astuple(claim)))
     size = len(astuple(NO_PART))
     found = newest_whole([[PartClaim(*each[at : at + size]) for at in range(0, len(each), size)] for each in told])
     return None if found is None or found.step < newest_saved else found
+
+
+def has_memory(carried: Sequence[CarriedPart], found: WholeState) -> bool:
+    """Return whether all ranks have the memory to divide a state that is carried. Called in every rank.
+
+    Only a GPU may lack it: copies are in main memory, and go there and to other ranks at once.
+    """
+    if device_type() != "cuda":
+        return True
+    held = _held(carried, found).values()
+    parts = [sum(rows.numel() * rows.element_size() for rows in each.rows.values()) for each in held]
+    is_enough = free_memory() >= _SPREAD * sum(parts) + max(parts, default=0)
+    if not is_enough:
+        say_once("the GPU has not the memory for parts of other ranks")
+    return bool(least(int(is_enough))[0])
 
 
 def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: WholeState, seconds: float) -> bool:
@@ -141,11 +162,7 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
         NotFormed: A rank was lost, or time is up.
     """
     rank, world, end = dist.get_rank(), dist.get_world_size(), time.monotonic() + seconds
-    held = {
-        each.claim.part: each
-        for each in reversed(carried)
-        if each.claim == found.claim_of(each.claim.part) and found.holders[each.claim.part] == rank
-    }
+    held = _held(carried, found)
     built = DividedState(states)
     reason = built.reason_against()
     if not least(int(reason is None))[0]:
@@ -169,7 +186,19 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
         each.load_state_dict(tree[name])
     if random.get(rank):
         set_random_state(torch.load(io.BytesIO(random[rank])))
+    else:
+        seed_anew(rank)
     return True
+
+
+def _held(carried: Sequence[CarriedPart], found: WholeState) -> dict[int, CarriedPart]:
+    """Return by its number each part of a state of which this rank is the holder."""
+    return {
+        part: each
+        for part, holder in enumerate(found.holders)
+        for each in carried
+        if holder == dist.get_rank() and each.claim == found.claim_of(part)
+    }
 
 
 def encoded_random_state() -> bytes:

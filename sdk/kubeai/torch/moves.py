@@ -100,7 +100,7 @@ class PartClaim:
         step: The number of finished steps; below 0 if the rank has nothing.
         parts: Among how many ranks the state is divided.
         part: The number of this rank's part.
-        form: Stands for the names, shapes and types of the tensors.
+        form: Stands for the round, and for the names, shapes and types of the tensors.
     """
 
     step: int

@@ -28,6 +28,7 @@ __all__ = [
     "Path",
     "Shard",
     "divided_tensors",
+    "free_memory",
     "leaves",
     "mapped",
     "on_cpu",
@@ -51,18 +52,20 @@ class DividedTensor(NamedTuple):
 class DividedState:
     """The state of this rank: `rows`, its part of the tensors that are divided, by path; and `rest`, whole in each.
 
-    In `rest`, a DividedTensor is in the place of each of these tensors. `form` stands for all of them.
+    In `rest`, a DividedTensor is in the place of each of these tensors. `form` stands for all of them, and for the
+    round: another round may come to the same step with other numbers.
 
     Args:
         states: By name, what has a `state_dict`.
+        number: Of the round.
     """
 
-    def __init__(self, states: Mapping[str, Any]) -> None:
+    def __init__(self, states: Mapping[str, Any], number: int = 0) -> None:
         self.tensors: dict[Path, Any] = {}
         tree = {name: each.state_dict() for name, each in states.items()}
         self.rest = mapped(tree, self._take, lambda _, leaf: isinstance(leaf, DTensor))
         self.rows = {path: leaf.to_local().detach() for path, leaf in self.tensors.items()}
-        told = repr(divided_tensors(self.rest)).encode()
+        told = repr((number, divided_tensors(self.rest))).encode()
         self.form = int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
 
     @property
@@ -95,8 +98,7 @@ class DividedState:
         """Return why this rank cannot have a part twice, None if it can."""
         if device_type() != "cuda":
             return None
-        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        return "the GPU has not the memory for two parts" if free < _COPIES * self.size else None
+        return "the GPU has not the memory for two parts" if free_memory() < _COPIES * self.size else None
 
     def _take(self, path: Path, leaf: Any) -> DividedTensor:
         self.tensors[path] = leaf
@@ -119,6 +121,12 @@ class CarriedPart:
     rows: Mapping[Path, torch.Tensor]
     rest: Any
     random: Mapping[int, bytes]
+
+
+def free_memory() -> int:
+    """Return how many bytes are free on the GPU; what torch has in its cache counts as free."""
+    free: int = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free
 
 
 def mapped(tree: Any, change: Callable[[Path, Any], Any], applies: Callable[[Path, Any], bool], path: Path = ()) -> Any:

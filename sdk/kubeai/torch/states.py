@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar, Union
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -15,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not
 
 from .copies import formed_ring
 from .decisions import NO_STATE, source_of
-from .handover import give, prepared, spread, whole
+from .handover import give, has_memory, prepared, spread, whole
 from .parts import on_cpu
 from .ranks import RoundRanks
 
@@ -152,7 +153,7 @@ class Sharded(Generic[T]):
     The parts depend on the number of ranks, so each round builds all of it anew. At an announced change the ranks hand
     their parts over from memory to memory, and no step is repeated. Where they cannot, as with a mesh of several
     dimensions, they save a checkpoint and load it in the next round. A loss without notice takes parts with it: the job
-    goes back to its newest checkpoint, still without a restart.
+    goes back to the newest copy of `copies`, or else to its newest checkpoint, still without a restart.
 
     Args:
         directory: Of the checkpoints, on a file system that all hosts share.
@@ -180,6 +181,7 @@ class Sharded(Generic[T]):
         self._states: States = {}
         self._carried: list[CarriedPart] = []
         self._saved = NO_STATE
+        self._number = 0
         self._divides_alike = True
 
     def enter(self, formed: FormedRound, limits: Limits) -> tuple[int, T]:
@@ -187,34 +189,46 @@ class Sharded(Generic[T]):
 
         Returns the number of finished steps, and what was built.
         """
-        step, built = self._filled(formed.number, limits.handing)
+        self._number = formed.number
+        step, built = self._filled(limits.handing)
+        plan = self._copies if limits.handing > 0 else None
+        self._ring = formed_ring(plan, formed.number, formed.processes, limits.collective)
         self._carried = []
-        self._ring = formed_ring(self._copies, formed.processes, limits.collective)
         return step, built
 
-    def _filled(self, number: int, seconds: float) -> tuple[int, T]:
-        found = whole(self._carried, self._saved)
-        if found is not None:
-            built = self._built(found.step, number)
-            self._divides_alike = spread(self._states, self._carried, found, seconds)
+    def _filled(self, seconds: float) -> tuple[int, T]:
+        found = whole(self._carried, self._saved) if seconds > 0 else None
+        if found is not None and has_memory(self._carried, found):
+            built = self._built(found.step)
+            end = time.monotonic() + seconds
+            try:
+                self._divides_alike = spread(self._states, self._carried, found, seconds)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    self._carried = []  # the next attempt would take as long: it begins with a checkpoint
+                raise
             if self._divides_alike:
                 return found.step, built
             self.leave()
             del built
         step = newest_step(self._directory)
-        built = self._built(step or 0, number)
+        built = self._built(step or 0)
         if step is not None and self._checkpoints is not None:
             self._checkpoints.load(step)
             self._saved = step
         return step or 0, built
 
     def leave(self) -> None:
-        """Drop all of it but what this rank carries into the next round."""
-        self.end()
+        """Drop all of it but what this rank carries into the next round, with the copies that it has."""
+        self._end_copies()
         self.optimizers, self._checkpoints, self._states = [], None, {}
 
     def end(self) -> None:
-        """End what is under way, and carry the copies that this rank has."""
+        """End what is under way at the end of the training."""
+        self._end_copies()
+        self._carried = []
+
+    def _end_copies(self) -> None:
         ring, self._ring = self._ring, None
         if ring is not None:
             self._carried += ring.end()
@@ -224,7 +238,8 @@ class Sharded(Generic[T]):
 
         None in all ranks if one cannot: then a checkpoint was saved, with which the next round begins.
         """
-        divided = prepared(self._states, seconds, divides_alike=self._divides_alike)
+        self._end_copies()  # what is still sent would take the network and the time from the hand-over
+        divided = prepared(self._states, self._number, seconds, divides_alike=self._divides_alike)
         if divided is None:
             self.save(step)
         return divided
@@ -248,7 +263,9 @@ class Sharded(Generic[T]):
 
     def begin_step(self, step: int) -> None:
         """Take a copy if it is time for one. A failed step is not repeated from here."""
-        if self._ring is not None:
+        if self._ring is None:
+            self._carried = []  # no next round came after `prepare`, and this one goes on without copies
+        else:
             self._ring.take(step, self._states)
 
     def undo_step(self) -> bool:
@@ -262,8 +279,8 @@ class Sharded(Generic[T]):
         self._checkpoints.save(step)
         self._saved = step
 
-    def _built(self, step: int, number: int) -> T:
-        states, built = self._build(RoundRanks.present(step, number))
+    def _built(self, step: int) -> T:
+        states, built = self._build(RoundRanks.present(step, self._number))
         self.optimizers, modules = _optimizers(states), _modules(states)
         if len(modules) != 1:
             raise ValueError(f"`build` returned {len(modules)} modules instead of one")

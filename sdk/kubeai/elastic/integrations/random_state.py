@@ -5,6 +5,7 @@ Dropout, shuffling and random augmentation draw from them, so a run continues ex
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 from typing import Any, Dict
@@ -36,3 +37,20 @@ def set_random_state(state: RandomState) -> None:
         numpy.random.set_state(state["numpy"])
     if torch.cuda.is_available() and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def seed_anew(rank: int) -> None:
+    """Seed the generators from what they would draw next and a number, so that ranks with equal states differ.
+
+    For a rank for whose number no state was saved. Another rank may have got the one that this rank has.
+
+    Args:
+        rank: The number.
+    """
+    drawn = torch.randint(2**62, ()).item()
+    seed = int.from_bytes(hashlib.sha256(f"{drawn}/{rank}".encode()).digest()[:4], "big")
+    random.seed(seed)
+    torch.manual_seed(seed)  # of CUDA devices, too
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint import CheckpointException  # type: ignore[imp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # type: ignore[import-not-found,unused-ignore]
 
 from .background import BackgroundSave
-from .random_state import random_state, set_random_state
+from .random_state import random_state, seed_anew, set_random_state
 
 if TYPE_CHECKING:
     import os
@@ -95,6 +95,8 @@ class ShardedCheckpoints:
             content = bytearray(state[key].numel())
             torch.frombuffer(content, dtype=torch.uint8).copy_(state[key])
             set_random_state(torch.load(io.BytesIO(content)))
+        else:
+            seed_anew(dist.get_rank())
         return step
 
     def save(self, step: int) -> None:
