@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from supervisor.decide.agreement import NoAgreement, committed, negotiated, with_agreement
 from supervisor.decide.grant import usable_workers
 from supervisor.decide.joining import gathered, pays_at, without_gathering
+from supervisor.decide.rank_order import RankedHost, next_order
 from supervisor.decide.situation import RETURN_SECONDS, Member, Situation
 from supervisor.decide.stopping import awaited_until
 from supervisor.domain.agreement import MEMBERSHIP, Agreement, Purpose, Round
@@ -21,7 +22,7 @@ from supervisor.domain.ids import Host, Instant
 from supervisor.domain.job import Decision
 
 Candidates = Sequence[tuple[Host, Member]]
-"""Members and their hosts in the order of their ranks."""
+"""Members and their hosts: those that stay in the order of their ranks, then those that join by name."""
 
 READY_SECONDS = 20.0
 """Processes that have not entered a round in process after this time are restarted. Until then it does not change
@@ -33,7 +34,7 @@ _UNREACHABLE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """The members of the next round; none while there are too few."""
+    """The members of the next round, whose order is decided with it; none while there are too few."""
 
     members: Candidates
     in_process: bool = False
@@ -132,11 +133,12 @@ def _next(s: Situation, decision: Decision, change: MemberChange) -> Decision:
     if not change.members:
         return _without_agreement(decision)
     present = decision.round
+    ordered = _ordered(s, present, change)
     following = Round(
         number=1 if present is None else present.number + 1,
         run=s.job.observed.run,
-        members=tuple(each.member for _, each in change.members),
-        hosts=change.hosts,
+        members=tuple(each.member for _, each in ordered),
+        hosts=tuple(host for host, _ in ordered),
         in_process=change.in_process,
         # Their agents would end processes that still start, which may take longer than until the next change.
         starting=() if present is None else tuple(host for host in present.starting if host not in change.hosts),
@@ -144,6 +146,20 @@ def _next(s: Situation, decision: Decision, change: MemberChange) -> Decision:
     )
     decision = without_gathering(_without_agreement(decision, committed=True), following.run)
     return replace(decision, round=following)
+
+
+def _ordered(s: Situation, present: Round | None, change: MemberChange) -> Candidates:
+    """Returns the members of the next round in the order of their ranks.
+
+    Where no process is restarted, each may have a part of the state, and the order decides how much of it moves. If the
+    member of a host is lost, its part is, too, and all go back to a checkpoint.
+    """
+    known, members = s.facts.members.by_host, dict(change.members)
+    if present is None or not change.in_process or not known.keys() >= set(present.hosts):
+        return change.members
+    before = [RankedHost(host, known[host].processes) for host in present.hosts]
+    order = next_order(before, [RankedHost(host, each.processes) for host, each in change.members])
+    return [(host, members[host]) for host in order]
 
 
 def _without_agreement(decision: Decision, *, committed: bool = False) -> Decision:

@@ -39,8 +39,12 @@ class MemberRound(msgspec.Struct, frozen=True, kw_only=True):
     """The round that a member is in."""
 
     number: Count
-    hosts: Annotated[list[Text], Meta(max_length=_MAX_MEMBERS)]
+    hosts: Annotated[list[Text], Meta(min_length=1, max_length=_MAX_MEMBERS)]
     in_process: bool = False
+
+    def __post_init__(self) -> None:
+        if len(set(self.hosts)) < len(self.hosts):
+            raise ValueError("hosts must name each host once")
 
 
 class MemberStateBody(PrintableBody, frozen=True, kw_only=True):

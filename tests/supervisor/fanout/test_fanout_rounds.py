@@ -194,7 +194,10 @@ async def test_a_rank_that_never_holds_delays_the_change_until_the_last_moment()
 
 
 async def test_ranks_that_regroup_keep_their_processes() -> None:
-    """A noticed member leaves; when it may return, its processes start first, and join once they are ready."""
+    """A noticed member leaves; when it may return, its processes start first, and join once they are ready.
+
+    Its place is then the one at which the others keep most of their parts of the state.
+    """
     job = training()
     ranks = job.train(REGROUPS)
     job.notes(notice(1))
@@ -213,7 +216,7 @@ async def test_ranks_that_regroup_keep_their_processes() -> None:
     job.agents[1].says(waits=False, started=True)
     job.commit(ranks[1:], Purpose.REGROUP)
     job.hold(ranks[1:])
-    job.enter(3, 2, 3, 4, 1, ready=3, started=False)
+    job.enter(3, 2, 3, 1, 4, ready=3, started=False)
     assert job.round.in_process
 
 

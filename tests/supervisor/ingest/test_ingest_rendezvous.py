@@ -5,7 +5,14 @@ from typing import Any
 from tests.testkit.serving import PeerRefusal, Served
 
 NODES = ["n1", "n2"]
-MALFORMED: tuple[tuple[str, Any], ...] = (("processes", 0), ("round", -1), ("store", {"round": 1}), ("waits", "yes"))
+MALFORMED: tuple[tuple[str, Any], ...] = (
+    ("processes", 0),
+    ("round", -1),
+    ("store", {"round": 1}),
+    ("waits", "yes"),
+    ("known", {"number": 2, "hosts": []}),
+    ("known", {"number": 2, "hosts": ["n1", "n2", "n1"]}),
+)
 
 
 async def test_members_form_a_round_and_learn_the_address_of_its_store(served: Served) -> None:
@@ -26,7 +33,7 @@ async def test_malformed_states_and_older_revisions_are_refused(served: Served) 
     member = await served.peers.member(order["token"], "n1")
     good = member.state
     for field, value in MALFORMED:
-        assert await member.says(**{field: value}) == PeerRefusal(400, "malformed"), field
+        assert await member.says(**{field: value}) == PeerRefusal(400, "malformed"), (field, value)
         member.state = good
     assert await member.says() == PeerRefusal(200, None)
     older = {"member": "member-on-n1", "host": "n1", "run": None, "state": good, "revision": 0}
