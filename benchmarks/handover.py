@@ -25,11 +25,19 @@ _TIMES = 3
 
 @dataclass(frozen=True, slots=True)
 class ChangeCost:
-    """Says for how many seconds state moved in one change, and no step was made, and how many bytes all ranks sent."""
+    """Says what one change cost.
+
+    Attributes:
+        moving: Seconds for which state moved.
+        pause: Seconds in which no step was made.
+        sent: Bytes that all ranks sent.
+        extra: Bytes that a rank which stays had at most more than before.
+    """
 
     moving: float
     pause: float
     sent: int
+    extra: int
 
 
 def _costs(rounds: Rounds) -> tuple[ChangeCost, ChangeCost]:
@@ -38,7 +46,7 @@ def _costs(rounds: Rounds) -> tuple[ChangeCost, ChangeCost]:
 
 
 def _cost(rounds: Rounds, first: int, step: int) -> ChangeCost:
-    moving, sent = [0.0], 0
+    moving, sent, extra = [0.0], 0, [0]
     for name in "abcde":
         seconds, own = 0.0, -1
         for line in rounds.recorded(name):
@@ -46,9 +54,10 @@ def _cost(rounds: Rounds, first: int, step: int) -> ChangeCost:
             if first <= own < step:
                 seconds += line["seconds"] if line["event"] == "moved" else 0.0
                 sent += line["bytes"] if line["event"] == "sent" else 0
+                extra += [line["bytes"]] if line["event"] == "peak" else []
         moving.append(seconds)
     at = {(line["event"], line["step"]): line["at"] for line in rounds.recorded("a") if "step" in line}
-    return ChangeCost(max(moving), at["begin", step] - at["end", step - 1], sent)
+    return ChangeCost(max(moving), at["begin", step] - at["end", step - 1], sent, max(extra))
 
 
 @contextmanager
@@ -60,11 +69,11 @@ def directory(parent: str) -> Iterator[Path]:
         shutil.rmtree(made)
 
 
-def _measured(home: Path, root: Path, way: str, megabytes: int) -> tuple[ChangeCost, ChangeCost]:
-    with Rounds(home, root / way, f"{way}-{megabytes}", _STEPS, script=SCRIPT) as rounds:
+def _measured(home: Path, root: Path, kind: str) -> tuple[ChangeCost, ChangeCost]:
+    with Rounds(home, root / kind, kind, _STEPS, script=SCRIPT) as rounds:
         rounds.agree(_LEAVE, _JOIN)
-        rounds.start("a", "b", "c", "d")
         rounds.start("e", joins=True)
+        rounds.start("a", "b", "c", "d")
         rounds.regroup_at(_LEAVE, "a", "c", "d")
         rounds.regroup_at(_JOIN, "a", "c", "d", "e")
         rounds.finish("a", "c", "d", "e")
@@ -77,17 +86,22 @@ def main(megabytes: int, parent: str) -> None:
     for _ in range(_TIMES):
         for way, found in runs.items():
             with directory(parent) as root:
-                found.append(_measured(home, root, way, megabytes))
+                found.append(_measured(home, root, f"{way}-{megabytes}"))
+    peaks = {}
+    for way in runs:
+        with directory(parent) as root:
+            peaks[way] = [each.extra for each in _measured(home, root, f"{way}-{megabytes}-peak")]
     sys.stdout.write(f"{megabytes} MB of parameters and means, checkpoints in {parent}, best of {_TIMES}\n")
-    sys.stdout.write("change  way      moving state  pause    sent\n")
-    for index, change in enumerate(("leave", "join")):
+    sys.stdout.write("change  way      moving state  pause    sent       more memory, in new parts\n")
+    for index, (change, ranks) in enumerate((("leave", 3), ("join", 4))):
         best = {
             way: (min(each[index].moving for each in found), min(each[index].pause for each in found))
             for way, found in runs.items()
         }
         for way, (moving, pause) in best.items():
-            sent = runs[way][0][index].sent
-            sys.stdout.write(f"{change:<7} {way:<8} {moving:>9.3f} s {pause:>8.3f} s {sent / 1e6:>6.1f} MB\n")
+            sent, extra = runs[way][0][index].sent, peaks[way][index]
+            sys.stdout.write(f"{change:<7} {way:<8} {moving:>9.3f} s {pause:>8.3f} s {sent / 1e6:>6.1f} MB ")
+            sys.stdout.write(f"{extra / 1e6:>6.1f} MB {extra * ranks / 1e6 / megabytes:>6.2f}\n")
         ratios = [of / beside for of, beside in zip(best["memory"], best["file"], strict=True)]
         sys.stdout.write(f"{change:<7} ratio    {ratios[0]:>9.2f}   {ratios[1]:>8.2f}\n")
 

@@ -2,13 +2,16 @@
 
     … handover.py KIND ROOT STEPS STEP_SECONDS NAME
 
-KIND is `memory-MB` or `file-MB`, with the size of parameters and means in millions of bytes. The checkpoints are in
-ROOT. `copies-MB` has a copy on a peer each EVERY steps, and `saved-MB` a checkpoint. It needs the SDK, and PyTorch.
+KIND is `memory-MB` or `file-MB`, with the size of parameters and means in millions of bytes; with `-peak` it measures
+memory, which takes time. `copies-MB` has a copy on a peer each EVERY steps, and `saved-MB` a checkpoint. The
+checkpoints are in ROOT. It needs the SDK, and PyTorch.
 """
 
+import ctypes
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +29,7 @@ from tests.testkit import torch_exit
 EVERY = 10
 _LAYERS, _NUMBERS, _FLOAT_BYTES = 8, 3, 4
 _ME = RoundsMember.from_arguments()
-_WAY, _, _MILLIONS = _ME.kind.partition("-")
+_WAY, _MILLIONS, *_PEAKS = _ME.kind.split("-")
 _WIDTH = int((int(_MILLIONS) * 1e6 / _LAYERS / _NUMBERS / _FLOAT_BYTES) ** 0.5)
 
 
@@ -34,13 +37,49 @@ def _timed(holder: Any, name: str) -> None:
     """Record how long each call of a function takes."""
     call = getattr(holder, name)
 
-    def timed(*args: Any) -> Any:
+    def timed(*args: Any, **kwargs: Any) -> Any:
         begun = time.monotonic()
-        result = call(*args)
+        result = call(*args, **kwargs)
         _ME.record(event="moved", what=name, seconds=time.monotonic() - begun)
         return result
 
     setattr(holder, name, timed)
+
+
+_MMAP_THRESHOLD, _MMAP_BYTES = -3, 1 << 17
+"""Each tensor is then given back as soon as it is freed. Otherwise the allocator keeps more than is to be measured."""
+
+
+class _Peak:
+    """Measures how much more memory this process has at most during a change than before it."""
+
+    def __init__(self) -> None:
+        self._before: int | None = None
+
+    def begin(self) -> None:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # VmHWM is what is resident from now on
+        self._before = _resident("VmRSS")
+
+    def end(self) -> None:
+        if self._before is not None:
+            _ME.record(event="peak", bytes=_resident("VmHWM") - self._before)
+            self._before = None
+
+
+def _resident(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+_PEAK = _Peak()
+
+
+def _measured_from_here(prepared: Any) -> Any:
+    def begun(*args: Any, **kwargs: Any) -> Any:
+        _PEAK.begin()
+        return prepared(*args, **kwargs)
+
+    return begun
 
 
 def _count(messages: list[Any]) -> Any:
@@ -72,6 +111,7 @@ def _build(ranks: RoundRanks) -> tuple[dict[str, Any], torch.nn.Module]:
 def _backward(module: Any, batch: Batch) -> None:
     if _ME.is_told(f"dies-in-step-{batch.step}"):
         os.kill(os.getpid(), signal.SIGKILL)
+    _PEAK.end()
     _ME.take_time()
     global _step  # noqa: PLW0603 - the hook is called with the optimizer alone
     _step = batch.step
@@ -90,6 +130,9 @@ def main() -> None:
     _ME.pause_by_files()
     for name in ("prepared", "give", "whole", "spread"):
         _timed(states, name)
+    if _PEAKS:
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        vars(states).update(prepared=_measured_from_here(vars(states)["prepared"]))
     for name in ("save", "load"):
         _timed(ShardedCheckpoints, name)
     _timed(CopyRing, "take")

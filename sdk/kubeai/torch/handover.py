@@ -102,7 +102,7 @@ def give(divided: DividedState, step: int, following: Sequence[int | None], seco
     if len(following) != world:
         raise NotFormed(f"the next round was told for {len(following)} ranks instead of {world}")
     staying, rank = stayers(following), dist.get_rank()
-    rows = _redivided(divided.rest, {rank: divided.rows}, range(world), staying, end)
+    rows = _redivided(divided.rest, {rank: divided.rows}, range(world), staying, end, room={})
     rest = broadcast(on_cpu(divided.rest), 0)
     pairs = [(source, staying[source % len(staying)]) for source in range(world)]
     random = pass_bytes(pairs, {rank: encoded_random_state()}, end)
@@ -170,7 +170,9 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
         return False
     mesh = next(iter(built.tensors.values())).device_mesh
     rest = broadcast(held[0].rest if 0 in held else None, found.holders[0])
-    rows = _redivided(rest, {part: each.rows for part, each in held.items()}, found.holders, range(world), end)
+    parts = {part: each.rows for part, each in held.items()}
+    # Parameters go straight into what was built, so that no rank has them a third time.
+    rows = _redivided(rest, parts, found.holders, range(world), end, room=built.rows)
     pairs = [(found.holders[target % len(found.holders)], target) for target in range(world)]
     states_of_ranks = {number: state for each in held.values() for number, state in each.random.items()}
     random = pass_bytes(pairs, states_of_ranks, end)
@@ -208,16 +210,19 @@ def encoded_random_state() -> bytes:
     return buffer.getvalue()
 
 
-def _redivided(
+def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until when and where it goes
     rest: Any,
     held: Mapping[int, Mapping[Path, torch.Tensor]],
     holders: Sequence[int],
     takers: Sequence[int],
     end: float,
+    *,
+    room: Mapping[Path, torch.Tensor],
 ) -> dict[Path, torch.Tensor]:
     """Return this rank's rows of each divided tensor as one of `takers`; none for another rank.
 
-    Called in every rank, with the rows of each part of which it is the holder, by the number of the part.
+    Called in every rank, with the rows of each part of which it is the holder, by the number of the part. `room` has
+    tensors that may be filled.
     """
     rank, device, plan = dist.get_rank(), device_type(), _Plan(holders, takers)
     messages: list[Message] = []
@@ -232,7 +237,10 @@ def _redivided(
         if same:
             found[path] = sources[same[0]].tensor
         elif needs is not None:
-            found[path] = torch.empty((needs[1] - needs[0], *tensor.shape[1:]), dtype=tensor.dtype, device=device)
+            shape, there = (needs[1] - needs[0], *tensor.shape[1:]), room.get(path)
+            if there is None or (there.shape, there.dtype) != (shape, tensor.dtype):
+                there = torch.empty(shape, dtype=tensor.dtype, device=device)
+            found[path] = there
             target = _Rows(found[path], needs[0])
         messages += _messages(plan.of(count), sources, target)
     transfer(messages, end)

@@ -253,6 +253,8 @@ class Sharded(Generic[T]):
             following: For each rank the one that it is in the next round, None if it leaves.
             seconds: How long it may take.
         """
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()  # this round makes no further step, and its new part needs the memory
         try:
             part = give(divided, step, following, seconds)
         except RuntimeError as error:

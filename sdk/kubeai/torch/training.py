@@ -73,9 +73,14 @@ def train(  # noqa: PLR0913 - what a training consists of
     loop = ElasticLoop(state, backend=backend, limits=limits)
     for step, built in loop.steps(steps, every=every):
         with contextlib.suppress(RankLost), loop.attempt():
-            for optimizer in state.optimizers:
-                optimizer.zero_grad()
-            backward(built, order.batch(step, dist.get_rank(), dist.get_world_size()))
-            for optimizer in state.optimizers:
-                optimizer.step()
+            _make_step(state, backward, built, order.batch(step, dist.get_rank(), dist.get_world_size()))
+        del built  # its tensors would stay in memory while those of the next round are made
     return loop.built
+
+
+def _make_step(state: TrainedState[T], backward: Callable[[T, Batch], object], built: T, batch: Batch) -> None:
+    for optimizer in state.optimizers:
+        optimizer.zero_grad()
+    backward(built, batch)
+    for optimizer in state.optimizers:
+        optimizer.step()
