@@ -59,6 +59,7 @@ class _Walk:
 
     def points(self, name: str, *after: str) -> list[_Point]:
         """Change to the next round, which nothing disturbs; returns the points that this process has come to."""
+        self.rounds.until_ready()
         before = len(self.rounds.recorded(name))
         self.rounds.regroup(*after)
         found = [(line["stage"], line["point"]) for line in self.rounds.recorded(name)[before:] if "stage" in line]
