@@ -32,7 +32,7 @@ from supervisor.domain.ids import JobName
 from supervisor.domain.ledger import Account, HeldOn
 from supervisor.domain.worker_time import HourlyTime
 from supervisor.observability.ledger.book import NOBODY, HeldHours, LedgerHours
-from supervisor.observability.ledger.hours import LedgerHour
+from supervisor.observability.ledger.hours import HOUR, LedgerHour
 
 K = TypeVar("K")
 
@@ -133,14 +133,29 @@ def read_hourly(connection: Connection, since: float, until: float, job: JobName
     if job is None:
         rows = _read(connection, since, until, (_hours, _all_jobs), ("begins", "account"), _hours.c.job != NOBODY)
     else:
-        wanted = select(_hours.c.begins, _hours.c.account, func.sum(_hours.c.worker_seconds))
-        wanted = wanted.where(_hours.c.begins >= since, _hours.c.begins < until, _hours.c.job == job)
-        rows = list(connection.execute(wanted.group_by(_hours.c.begins, _hours.c.account)))
+        rows = _hours_of(connection, since, until, job)
     found: dict[float, dict[str, float]] = {}
     for begins, name, seconds in rows:
         if (account := _ACCOUNTS.get(name)) is not None:
             found.setdefault(begins, {})[account] = seconds
     return found
+
+
+def _hours_of(connection: Connection, since: float, until: float, job: JobName) -> list[Any]:
+    """Returns the sums by hour and account of one job.
+
+    Rows are in the order of their hours, so each hour is looked up by itself: a month of 150 jobs would be read whole.
+    """
+    begins = _hours.c.begins
+    within = select(begins).where(begins >= since, begins < until).limit(1)
+    first, last = (connection.scalar(within.order_by(order)) for order in (begins, begins.desc()))
+    if first is None:
+        return []
+    each = select(literal(first, Float(53)).label("begins")).cte("each_hour", recursive=True)
+    each = each.union_all(select(each.c.begins + HOUR).where(each.c.begins < last))
+    wanted = select(begins, _hours.c.account, func.sum(_hours.c.worker_seconds))
+    wanted = wanted.join_from(each, _hours, (begins == each.c.begins) & (_hours.c.job == job))
+    return list(connection.execute(wanted.group_by(begins, _hours.c.account)))
 
 
 def sum_up_one(connection: Connection, now: float) -> bool:
@@ -181,6 +196,7 @@ def prune(connection: Connection, before: float, most: int) -> None:
 
 _ACCOUNTS = {account.value: account for account in Account}
 """The accounts that this version knows. A reader leaves those of a later version out."""
+_PRICES = {price_class.value: price_class for price_class in PriceClass}
 
 
 def _read(
@@ -272,16 +288,20 @@ def _machine_row(held: HeldOn) -> Mapping[str, Any]:
 
 
 def _held_on(cloud: str, zone: str, instance_type: str, price_class: str, gpus: float) -> HeldOn:
-    found = asdict(pool(cloud, zone, instance_type, price_class))
-    return HeldOn(**found, gpus=None if gpus == _UNKNOWN_GPUS else gpus)
+    return HeldOn(
+        cloud=cloud,
+        zone=zone,
+        instance_type=instance_type,
+        price_class=_PRICES.get(price_class, PriceClass.UNKNOWN),
+        gpus=None if gpus == _UNKNOWN_GPUS else gpus,
+    )
 
 
 def pool(cloud: str, zone: str, instance_type: str, price_class: str) -> MachinePool:
     """Reads a pool. A price class of a later version is unknown."""
-    is_known = price_class in frozenset(PriceClass)
     return MachinePool(
         cloud=cloud,
         zone=zone,
         instance_type=instance_type,
-        price_class=PriceClass(price_class) if is_known else PriceClass.UNKNOWN,
+        price_class=_PRICES.get(price_class, PriceClass.UNKNOWN),
     )

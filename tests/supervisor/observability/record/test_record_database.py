@@ -343,6 +343,26 @@ def test_days_that_are_summed_up_read_the_same_as_their_hours(database: RecordDa
         _assert_reads(database, truth, 0.0, float("inf"))
 
 
+def test_the_hours_of_one_job_are_read_without_those_of_the_others(tmp_path: Path) -> None:
+    """A month of 150 jobs took 80 ms of a processor, of which 70 were for the other jobs."""
+    database = RecordDatabase.open(file_url(tmp_path / "record.sqlite"))
+    jobs = [JobName(f"job-{number}") for number in range(100)]
+    for hour in range(20):
+        counted = {LedgerHour(_HOUR + 3600.0 * hour, job): {Account.TRAINING: 1.0} for job in jobs}
+        database.write_hours(counted, {}, "x")
+    read = list[int]()
+    connection = database._engine.raw_connection()  # The only one, which each reader takes from the pool in turn.
+    assert isinstance(connection.driver_connection, sqlite3.Connection)
+    connection.driver_connection.set_progress_handler(lambda: read.append(100), 100)
+    connection.close()
+    assert len(database.read_hourly(0.0, float("inf"), None)) == 20
+    of_all = sum(read)
+    read.clear()
+    assert len(database.read_hourly(0.0, float("inf"), jobs[7])) == 20
+    assert sum(read) < of_all / 10
+    database.close()
+
+
 def _assert_reads(
     database: RecordDatabase, truth: dict[LedgerHour, dict[str, dict[Account, float]]], since: float, until: float
 ) -> None:
@@ -358,6 +378,16 @@ def _assert_reads(
     assert database.read_hours(since, until) == {job: pytest.approx(counted) for job, counted in jobs.items()}
     found = database.read_hourly(since, until, None)
     assert found == {begins: pytest.approx(counted) for begins, counted in hourly.items()}
+    of_one: dict[JobName, dict[float, dict[str, float]]] = {}
+    for hour, written in truth.items():
+        for account, seconds in (pair for counted in written.values() for pair in counted.items()):
+            if since <= hour.begins < until:
+                of_hour = of_one.setdefault(hour.job, {}).setdefault(hour.begins, {})
+                of_hour[account] = of_hour.get(account, 0.0) + seconds
+    for job in ("a", "b", "nobody"):
+        wanted = of_one.get(JobName(job), {})
+        found = database.read_hourly(since, until, JobName(job))
+        assert found == {begins: pytest.approx(counted) for begins, counted in wanted.items()}
     held: dict[JobName, dict[HeldOn, float]] = {}
     for job, account, seconds in ((job, *pair) for job, counted in jobs.items() for pair in counted.items()):
         of_kinds, kind = held.setdefault(job, {}), _held_for(account)
