@@ -19,6 +19,8 @@ _LEAVE, _JOIN, _STEPS = 13, 23, 40
 _CHANGES = range(3, 83, 4)
 """The steps of twenty changes, at none of which a checkpoint is due."""
 _NAMES = ascii_lowercase
+_SMALL = {"tensors": 2**16}
+"""Bytes of other tensors, as of random numbers, which vary. A part has nine times as many and more."""
 _GROWN = 16 * 2**20
 """What torch caches for the DTensors of each mesh takes 0.3 MB, and the allocator has its own way."""
 
@@ -149,7 +151,7 @@ def test_twenty_changes_equal_those_through_files_in_every_bit_and_leave_nothing
         most = [(lines[0]["world"], max(line[what] for line in lines)) for lines in rounds]
         first, last = dict(reversed(most[2:8])), dict(most[8:])
         record_property(f"{what} by ranks, early and late", (first, last))
-        assert all(last[world] <= first[world] for world in (2, 3, 4)), what
+        assert all(last[world] <= first[world] + _SMALL.get(what, 0) for world in (2, 3, 4)), (what, first, last)
     grown = ended[-1]["resident"] - max(line["resident"] for line in rounds[4])
     record_property("memory grown in KiB", grown // 1024)
     assert grown < _GROWN
