@@ -12,10 +12,11 @@ from packaging.specifiers import SpecifierSet
 from tests.sdk.sdk_scripts import SDK
 
 SOURCES = sorted((SDK / "kubeai").rglob("*.py"))
-_WITH_TORCH = ("group.py", "handover.py", "loop.py", "ranks.py", "sampler.py", "states.py", "training.py")
+_WITHOUT_TORCH = {"data.py", "decisions.py", "following.py", "moves.py", "settings.py"}
+"""An import contract has the same modules."""
 IN_TORCHS_PROCESSES = {
     *(SDK / "kubeai" / "torchrun" / name for name in ("handler.py", "stores.py")),
-    *(SDK / "kubeai" / "torch" / name for name in _WITH_TORCH),
+    *(path for path in (SDK / "kubeai" / "torch").glob("*.py") if path.name not in _WITHOUT_TORCH),
 }
 
 
