@@ -49,9 +49,9 @@ async def test_several_jobs_are_one_run_after_those_that_prepare_it(
 
 @pytest.mark.brief
 async def test_a_restart_of_all_jobs_is_another_run(plane: ControlPlane, jobs: JobSets, tmp_path: Path) -> None:
-    """Its controller makes all pods anew, at once."""
+    """Its controller makes all pods anew, before the supervisor suspends a job that is below its minimum."""
     await jobs.nodes(2)
-    async with world(plane, jobs, tmp_path / "supervisor") as one:
+    async with world(plane, jobs, tmp_path / "supervisor", lost_grace_seconds=60.0) as one:
         await jobs.submit("j", {"worker": (1, 2)}, failurePolicy={"maxRestarts": 1})
         pods = await jobs.runs("j", 2)
         await one.decided("j", "Running", run=1, workers=2)
