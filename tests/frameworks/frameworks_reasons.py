@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from kubeai.elastic import api
+from kubeai.elastic.integrations.random_state import seed_anew
 from kubeai.torch import handover, parts
 from kubeai.torch.decisions import NotFormed
 from kubeai.torch.parts import DividedState
@@ -148,6 +150,13 @@ def _given(following: list[int | None]) -> str:
     return "nothing" if carried is None else f"step {carried.claim.step}"
 
 
+def _drawn(rank: int) -> list[float]:
+    """What Python and torch draw after they were seeded anew as this rank, each time from the same state."""
+    torch.manual_seed(7)
+    seed_anew(rank)
+    return [random.random(), torch.rand(()).item()]  # noqa: S311 - compared, not secret
+
+
 def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     found = {
@@ -160,6 +169,7 @@ def main() -> None:
             "otherwise": _said(10.0, divides_alike=False),
             "thread": _said(10.0, in_a_thread=True),
         },
+        "drawn": [_drawn(rank) for rank in (0, 0, 1)],
         "given": [_given([0]), _given([0, 1])],
     }
     dist.destroy_process_group()

@@ -69,3 +69,9 @@ def test_the_reason_is_said_once(reasons: Any) -> None:
 
 def test_nothing_is_given_for_another_number_of_ranks(reasons: Any) -> None:
     assert reasons["given"] == ["step 7", "the next round was told for 2 ranks instead of 1"]
+
+
+def test_two_ranks_with_one_state_of_random_numbers_are_seeded_anew_in_different_ways(reasons: Any) -> None:
+    first, again, other = reasons["drawn"]
+    assert first == again
+    assert all(of_one != of_other for of_one, of_other in zip(first, other, strict=True))

@@ -36,10 +36,9 @@ _SENDING_SECONDS = 600.0
 """How long the sending of one copy may take. A rank that is lost ends it sooner."""
 _NEVER = 1 << 40
 """The number of a step that does not come."""
-_said: set[str] = set()
-
 
 Parts = Tuple[CarriedPart, ...]
+_said: set[str] = set()
 
 
 def formed_ring(plan: PeerCopies | None, number: int, processes: Sequence[int], seconds: float) -> CopyRing | None:
@@ -96,10 +95,11 @@ class CopyRing:
         self._finish_sending(step)
         if self._is_off or self._sending is not None or step < self._next:
             return
-        begun, before = time.monotonic(), self._taken
+        begun, step_seconds = time.monotonic(), None
         # Before memory is used again, a copy takes longer, and the first step of a round may, too.
-        is_typical = before is not None and bool(self._spare)
-        step_seconds = (begun - before[1]) / (step - before[0]) if is_typical and before is not None else None
+        if self._taken is not None and self._spare:
+            before, ended = self._taken
+            step_seconds = (begun - ended) / (step - before)
         own: CarriedPart | None = None
         try:
             divided = DividedState(states, self._number)
