@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_MOST_LATE = 2
+"""So often in a row may parts need more time than they have before a checkpoint is taken: the first time, it may be
+because of a rank that is frozen, and the next round is without it.
+"""
+
 States = Mapping[str, Any]
 """By name, whatever has `state_dict` and `load_state_dict`: modules, optimizers, a scheduler, a scaler, an average."""
 
@@ -181,7 +186,7 @@ class Sharded(Generic[T]):
         self._states: States = {}
         self._carried: list[CarriedPart] = []
         self._saved = NO_STATE
-        self._number = 0
+        self._number = self._late = 0
         self._divides_alike = True
 
     def enter(self, formed: FormedRound, limits: Limits) -> tuple[int, T]:
@@ -204,9 +209,11 @@ class Sharded(Generic[T]):
             try:
                 self._divides_alike = spread(self._states, self._carried, found, seconds)
             except RuntimeError:
-                if time.monotonic() > end:
-                    self._carried = []  # the next attempt would take as long: it begins with a checkpoint
+                self._late = self._late + 1 if time.monotonic() > end else 0
+                if self._late == _MOST_LATE:
+                    self._carried, self._late = [], 0
                 raise
+            self._late = 0
             if self._divides_alike:
                 return found.step, built
             self.leave()
