@@ -9,10 +9,8 @@ group of its own, and agrees with all ranks that the copy is whole, and after wh
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
-import sys
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -21,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence, Tuple
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from kubeai.elastic.integrations.random_state import encoded_random_state
 
 from .decisions import NotFormed
 from .group import Connections
-from .handover import encoded_random_state
-from .messages import Message, flat, least, pass_bytes, transfer
+from .messages import RankMessage, flat, least, pass_bytes, transfer
 from .moves import PartClaim, keepers, rows_of
 from .parts import CarriedPart, DividedState, DTensor, Path, divided_tensors, on_cpu
+from .stderr import say, say_once
 
 if TYPE_CHECKING:
     from .settings import PeerCopies
@@ -38,7 +37,6 @@ _NEVER = 1 << 40
 """The number of a step that does not come."""
 
 Parts = Tuple[CarriedPart, ...]
-_said: set[str] = set()
 
 
 def formed_ring(plan: PeerCopies | None, number: int, processes: Sequence[int], seconds: float) -> CopyRing | None:
@@ -53,7 +51,7 @@ def formed_ring(plan: PeerCopies | None, number: int, processes: Sequence[int], 
     if plan is None:
         return None
     if DTensor is None:
-        _say_once("there are no copies of the state: this torch has no public DTensor")
+        say_once("there are no copies of the state: this torch has no public DTensor")
         return None
     return None if len(processes) <= 1 else CopyRing(plan, number, processes, seconds)
 
@@ -147,7 +145,7 @@ class CopyRing:
         """Take no further copies. What was sent remains: this may be the first sign that a rank is lost."""
         self._is_off = True
         self.connections.shut_down()
-        _say_once(f"no further copies of the state in this round: {error}")
+        say_once(f"no further copies of the state in this round: {error}")
 
     def _tell(self, sent: _Sending) -> None:
         """Say once in each round, in its first rank, what the copies cost."""
@@ -155,7 +153,7 @@ class CopyRing:
             return
         self._is_told = True
         size = sum(rows.numel() * rows.element_size() for each in sent.parts for rows in each.rows.values())
-        _say(
+        say(
             f"a copy of the state each {sent.steps} steps holds one up for {1000 * sent.taken.holding:.0f} ms and is "
             f"sent in {sent.seconds:.2f} s; copies take {2 * size / 1e6:.0f} MB of this process"
         )
@@ -233,8 +231,8 @@ class _Sending(threading.Thread):
         kept = [self._room_for(source, told[source]) for source, target in pairs if target == rank]
         transfer(
             [
-                *(Message(dist.isend, flat(rows), self._ring.keepers[rank]) for rows in _in_order(own)),
-                *(Message(dist.irecv, flat(rows), each.claim.part) for each in kept for rows in _in_order(each)),
+                *(RankMessage(dist.isend, flat(rows), self._ring.keepers[rank]) for rows in _in_order(own)),
+                *(RankMessage(dist.irecv, flat(rows), each.claim.part) for each in kept for rows in _in_order(each)),
             ],
             end,
             group,
@@ -288,14 +286,3 @@ def _encoded(part: CarriedPart) -> bytes:
     buffer = io.BytesIO()
     torch.save((part.rest, part.random), buffer)
     return buffer.getvalue()
-
-
-def _say_once(what: str) -> None:
-    if what not in _said:
-        _said.add(what)
-        _say(what)
-
-
-def _say(what: str) -> None:
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"kubeai: {what}\n")

@@ -18,7 +18,6 @@ from kubeai.torchrun.member import RoundStoreAddress
 from kubeai.torchrun.stores import CannotReach, connect
 
 from .decisions import FIRST_PAUSE, PAUSE_FOR_EACH_RANK, NotFormed
-from .meshes import forget_meshes
 
 if TYPE_CHECKING:
     from .decisions import WorkerRound
@@ -42,6 +41,9 @@ class _Socket(NamedTuple):
 
 _present: Connections | None = None
 """The connections of the present round. A process that this one forks has them, too."""
+
+_meshes: list[Any] = []
+"""The meshes of the present round."""
 
 _hooks: tuple[object, object] | None = None
 """`sys.excepthook` before torch has wrapped it with the prefix of a rank, and since."""
@@ -132,7 +134,23 @@ def leave_group(connections: Connections | None) -> None:
         connections.shut_down()
     if dist.is_initialized():
         _end_groups()
-    forget_meshes()
+    _forget_meshes()
+
+
+def remember_mesh(mesh: Any) -> None:
+    """Note a mesh of the present round."""
+    _meshes.append(mesh)
+
+
+def _forget_meshes() -> None:
+    """Let go of the process groups of this round's meshes, which are not used any more.
+
+    What torch caches for DTensors refers to meshes for ever, and with torch 2.15 a mesh refers to its process groups.
+    So each round would leave descriptors and threads of gloo behind.
+    """
+    for mesh in _meshes:
+        getattr(mesh, "_pg_registry", {}).clear()
+    _meshes.clear()
 
 
 def _end_groups() -> None:

@@ -10,10 +10,7 @@ What each rank sends is what `moves` says. A rank has its old part until it has 
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
-import sys
 import time
 from dataclasses import astuple
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
@@ -21,11 +18,15 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic import api, elastic_agent
-from kubeai.elastic.integrations.random_state import random_state, seed_anew, set_random_state
+from kubeai.elastic.integrations.random_state import (
+    encoded_random_state,
+    seed_anew,
+    set_encoded_random_state,
+)
 from kubeai.elastic.integrations.torch import broadcast, device_type
 
 from .decisions import NotFormed
-from .messages import Message, flat, gathered, least, pass_bytes, transfer
+from .messages import RankMessage, flat, gathered, least, pass_bytes, transfer
 from .moves import NO_PART, PartClaim, RowMove, WholeState, moves, newest_whole, rows_of, stayers
 from .parts import (
     CarriedPart,
@@ -39,6 +40,7 @@ from .parts import (
     mapped,
     on_cpu,
 )
+from .stderr import say_way
 
 _PROBES = 1 << 20, 16 << 20
 """How many bytes tell how fast ranks send: the second number is for states for which the first says too little."""
@@ -49,9 +51,6 @@ _SPREAD = 2
 _PROBE_SECONDS = 10.0
 """A rank that has not sent its probe by then is lost."""
 _DIVIDES_OTHERWISE = "`build` divides it in another way in another round"
-
-_said: set[str] = set()
-"""Why state goes through checkpoints, as far as stderr says it already."""
 
 
 def prepared(states: Mapping[str, Any], number: int, seconds: float, *, divides_alike: bool) -> DividedState | None:
@@ -68,7 +67,7 @@ def prepared(states: Mapping[str, Any], number: int, seconds: float, *, divides_
     if seconds <= 0:
         return None
     if DTensor is None:
-        say_once("this torch has no public DTensor")
+        say_way("this torch has no public DTensor")
         return None
     divided = DividedState(states, number)
     reason = _DIVIDES_OTHERWISE if not divides_alike else divided.reason_against() or divided.reason_of_memory()
@@ -76,10 +75,10 @@ def prepared(states: Mapping[str, Any], number: int, seconds: float, *, divides_
         reason = "the loop is not in the main thread, so SIGTERM would end a rank that still gives its part"
     can, lowest, highest = least(int(reason is None), divided.form, -divided.form)
     if not can or lowest != -highest:
-        say_once(reason or "a rank cannot give its part")
+        say_way(reason or "a rank cannot give its part")
         return None
     if not _fits(divided.size, seconds):
-        say_once("there is not enough time for its size")
+        say_way("there is not enough time for its size")
         return None
     return divided
 
@@ -143,7 +142,7 @@ def has_memory(carried: Sequence[CarriedPart], found: WholeState) -> bool:
     parts = [sum(rows.numel() * rows.element_size() for rows in each.rows.values()) for each in held]
     is_enough = free_memory() >= _SPREAD * sum(parts) + max(parts, default=0)
     if not is_enough:
-        say_once("the GPU has not the memory for parts of other ranks")
+        say_way("the GPU has not the memory for parts of other ranks")
     return bool(least(int(is_enough))[0])
 
 
@@ -166,7 +165,7 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
     built = DividedState(states)
     reason = built.reason_against()
     if not least(int(reason is None))[0]:
-        say_once(_DIVIDES_OTHERWISE if reason is None else f"{_DIVIDES_OTHERWISE}: {reason}")
+        say_way(_DIVIDES_OTHERWISE if reason is None else f"{_DIVIDES_OTHERWISE}: {reason}")
         return False
     mesh = next(iter(built.tensors.values())).device_mesh
     rest = broadcast(held[0].rest if 0 in held else None, found.holders[0])
@@ -187,7 +186,7 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
     for name, each in states.items():
         each.load_state_dict(tree[name])
     if random.get(rank):
-        set_random_state(torch.load(io.BytesIO(random[rank])))
+        set_encoded_random_state(random[rank])
     else:
         seed_anew(rank)
     return True
@@ -201,13 +200,6 @@ def _held(carried: Sequence[CarriedPart], found: WholeState) -> dict[int, Carrie
         for each in carried
         if holder == dist.get_rank() and each.claim == found.claim_of(part)
     }
-
-
-def encoded_random_state() -> bytes:
-    """Return the present state of this process's random number generators."""
-    buffer = io.BytesIO()
-    torch.save(random_state(), buffer)
-    return buffer.getvalue()
 
 
 def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until when and where it goes
@@ -225,7 +217,7 @@ def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until whe
     tensors that may be filled.
     """
     rank, device, plan = dist.get_rank(), device_type(), _Plan(holders, takers)
-    messages: list[Message] = []
+    messages: list[RankMessage] = []
     found = {}
     for path, tensor in divided_tensors(rest).items():
         count = tensor.shape[0]
@@ -272,7 +264,7 @@ class _Rows(NamedTuple):
         return self.tensor[move.first - self.first : move.end - self.first]
 
 
-def _messages(plan: Iterable[RowMove], held: Mapping[int, _Rows], taken: _Rows | None) -> list[Message]:
+def _messages(plan: Iterable[RowMove], held: Mapping[int, _Rows], taken: _Rows | None) -> list[RankMessage]:
     """Return this rank's messages for one tensor, and copy what it has itself.
 
     Args:
@@ -281,16 +273,16 @@ def _messages(plan: Iterable[RowMove], held: Mapping[int, _Rows], taken: _Rows |
         taken: Those that it gets; None if it gets none but those that it has.
     """
     rank = dist.get_rank()
-    found: list[Message] = []
+    found: list[RankMessage] = []
     for move in plan:
         if move.source == rank:
             rows = held[move.part].of(move)
             if move.target != rank:
-                found.append(Message(dist.isend, flat(rows), move.target))
+                found.append(RankMessage(dist.isend, flat(rows), move.target))
             elif taken is not None:
                 taken.of(move).copy_(rows)
         elif taken is not None:
-            found.append(Message(dist.irecv, flat(taken.of(move)), move.source))
+            found.append(RankMessage(dist.irecv, flat(taken.of(move)), move.source))
     return found
 
 
@@ -310,8 +302,8 @@ def _fits(size: int, seconds: float) -> bool:
         begun = time.monotonic()
         if world > 1:
             others = (
-                Message(dist.isend, sent, (rank + shift) % world),
-                Message(dist.irecv, received, (rank - shift) % world),
+                RankMessage(dist.isend, sent, (rank + shift) % world),
+                RankMessage(dist.irecv, received, (rank - shift) % world),
             )
             transfer(others, begun + _PROBE_SECONDS)
         pace = (time.monotonic() - begun) / probe
@@ -326,11 +318,3 @@ def _fits(size: int, seconds: float) -> bool:
 def _seconds_left() -> float:
     left = api.seconds_left()
     return float("inf") if left is None else left
-
-
-def say_once(reason: str) -> None:
-    """Say on stderr why state goes through a checkpoint, unless it was said before."""
-    if reason not in _said:
-        _said.add(reason)
-        with contextlib.suppress(OSError):
-            sys.stderr.write(f"kubeai: at a change the state goes through a checkpoint: {reason}\n")

@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, TypeVar
 
@@ -44,11 +43,11 @@ from .decisions import (
 )
 from .following import PATIENCE_SECONDS, agreed_hosts
 from .group import Connections, form_alone, form_group, leave_group
-from .handover import say_once
 from .moves import is_room_for, next_ranks
 from .ranks import RoundRanks
 from .settings import Limits, PeerCopies
 from .states import Replicated, Sharded
+from .stderr import say, say_way
 
 if TYPE_CHECKING:
     from .decisions import WorkerRound
@@ -209,7 +208,7 @@ class ElasticLoop(Generic[T]):
             hosts = agreed_hosts(self._store, self._step, rounds, entered, patience=_patience())
             following = None if hosts is None else next_ranks(entered.hosts, hosts)
             if following is None or not is_room_for(following):
-                say_once("there is no next round yet" if following is None else "more than half of the ranks leave")
+                say_way("there is no next round yet" if following is None else "more than half of the ranks leave")
                 self._state.save(self._step)
                 return True
             self._state.hand_over(divided, self._step, following, self._limits.handing)
@@ -247,7 +246,7 @@ class ElasticLoop(Generic[T]):
     def _change_round(self, failure: RuntimeError) -> None:
         """Leave the process group at once, so that no rank waits for this one, and enter the next round."""
         if not isinstance(failure, NotFormed):
-            sys.stderr.write(f"kubeai: waiting for the next round: {failure}\n")
+            say(f"waiting for the next round: {failure}")
         with regroup.changing():
             self._leave(failure)
             if self._rounds is not None:
@@ -291,7 +290,7 @@ class ElasticLoop(Generic[T]):
         if failure is None:
             rounds.say(entered.number, started=True)
         else:
-            sys.stderr.write(f"kubeai: {failure}\n")
+            say(str(failure))
             self._leave(failure)
         return failure
 

@@ -16,7 +16,7 @@ _LENGTH_BYTES = 8
 _AT_ONCE = timedelta(milliseconds=1)
 
 
-class Message(NamedTuple):
+class RankMessage(NamedTuple):
     """A message of this rank.
 
     Attributes:
@@ -35,7 +35,7 @@ def flat(rows: torch.Tensor) -> torch.Tensor:
     return rows.view(-1).view(torch.uint8)
 
 
-def transfer(messages: Sequence[Message], end: float, group: Any = None) -> None:
+def transfer(messages: Sequence[RankMessage], end: float, group: Any = None) -> None:
     """Send and receive. Raises NotFormed if a rank is gone, or at `end`.
 
     gloo waits for ever for what is pending when a group is destroyed. A wait that times out ends all that is pending,
@@ -88,9 +88,9 @@ def pass_bytes(
         encoded = bytearray(len(own).to_bytes(_LENGTH_BYTES, "big") + own.ljust(longest, b"\0"))
         content = torch.frombuffer(encoded, dtype=torch.uint8).to(device)
         if rank == source:
-            messages.append(Message(dist.isend, content, target))
+            messages.append(RankMessage(dist.isend, content, target))
         else:
-            messages.append(Message(dist.irecv, content, source))
+            messages.append(RankMessage(dist.irecv, content, source))
             taken.append((number, encoded, content))
     transfer(messages, end, group)
     for number, encoded, content in taken:

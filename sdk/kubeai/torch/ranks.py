@@ -10,7 +10,7 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic.integrations.torch import device_type
 from torch.distributed.device_mesh import init_device_mesh  # type: ignore[import-not-found,unused-ignore]
 
-from .meshes import remember_mesh
+from .group import remember_mesh
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh  # type: ignore[import-not-found,unused-ignore]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar, Union
 
@@ -19,6 +18,7 @@ from .decisions import NO_STATE, source_of
 from .handover import give, has_memory, prepared, spread, whole
 from .parts import on_cpu
 from .ranks import RoundRanks
+from .stderr import say
 
 if TYPE_CHECKING:
     import os
@@ -265,7 +265,7 @@ class Sharded(Generic[T]):
         try:
             part = give(divided, step, following, seconds)
         except RuntimeError as error:
-            sys.stderr.write(f"kubeai: going back to the newest copy or checkpoint: {error}\n")
+            say(f"going back to the newest copy or checkpoint: {error}")
             raise
         if part is not None:
             self._carried.append(part)

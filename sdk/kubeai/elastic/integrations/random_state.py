@@ -6,6 +6,7 @@ Dropout, shuffling and random augmentation draw from them, so a run continues ex
 from __future__ import annotations
 
 import hashlib
+import io
 import random
 import sys
 from typing import Any, Dict
@@ -37,6 +38,18 @@ def set_random_state(state: RandomState) -> None:
         numpy.random.set_state(state["numpy"])
     if torch.cuda.is_available() and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"].cpu())
+
+
+def encoded_random_state() -> bytes:
+    """Return the present state of all generators as bytes."""
+    buffer = io.BytesIO()
+    torch.save(random_state(), buffer)
+    return buffer.getvalue()
+
+
+def set_encoded_random_state(encoded: bytes) -> None:
+    """Set the generators to a state of `encoded_random_state`."""
+    set_random_state(torch.load(io.BytesIO(encoded)))
 
 
 def seed_anew(rank: int) -> None:

@@ -29,7 +29,7 @@ from torch.distributed.checkpoint import CheckpointException  # type: ignore[imp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # type: ignore[import-not-found,unused-ignore]
 
 from .background import BackgroundSave
-from .random_state import random_state, seed_anew, set_random_state
+from .random_state import encoded_random_state, seed_anew, set_encoded_random_state
 
 if TYPE_CHECKING:
     import os
@@ -94,7 +94,7 @@ class ShardedCheckpoints:
         if random is not None:
             content = bytearray(state[key].numel())
             torch.frombuffer(content, dtype=torch.uint8).copy_(state[key])
-            set_random_state(torch.load(io.BytesIO(content)))
+            set_encoded_random_state(bytes(content))
         else:
             seed_anew(dist.get_rank())
         return step
@@ -137,9 +137,7 @@ class ShardedCheckpoints:
 
     def _whole_state(self) -> dict[str, Any]:
         # The state of this rank's generators as a tensor, because only tensors are saved in every rank.
-        buffer = io.BytesIO()
-        torch.save(random_state(), buffer)
-        encoded = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+        encoded = torch.frombuffer(bytearray(encoded_random_state()), dtype=torch.uint8)
         return {**self._state(), f"random_{dist.get_rank()}": encoded}
 
     def _state(self) -> dict[str, Any]:
