@@ -25,7 +25,7 @@ _WAYS = "copies", "saved", "memory"
 
 @dataclass(frozen=True, slots=True)
 class LossCost:
-    """What a run has measured.
+    """Says what one run cost.
 
     Attributes:
         step: The median time from step to step, in seconds.
@@ -62,7 +62,7 @@ def _measured(home: Path, root: Path, way: str, megabytes: int, step_seconds: fl
 
 
 def main(megabytes: int, step_seconds: float, parent: str) -> None:
-    """Print the medians of some runs of each way, one way after the other, and their ratios."""
+    """Print the medians of some runs of each way, one way after the other."""
     home, runs = installed(), dict[str, list[LossCost]]((way, []) for way in _WAYS)
     for _ in range(_TIMES):
         for way, found in runs.items():

@@ -110,6 +110,13 @@ class _Counted(torch.nn.Module):  # type: ignore[misc]  # torch is not installed
         return values + self.calls / 1000
 
 
+class _Locked:
+    """Has a state that cannot be copied."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"lock": threading.Lock()}
+
+
 class _Built(NamedTuple):
     model: Any
     optimizer: Any
@@ -128,7 +135,8 @@ def _build(ranks: RoundRanks) -> tuple[dict[str, Any], _Built]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=_PERIOD)
     optimizer.register_step_post_hook(lambda *_: scheduler.step())
-    return {"model": model, "optimizer": optimizer, "scheduler": scheduler}, _Built(
+    states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    return states if not _ME.is_told("cannot-copy") else {**states, "lock": _Locked()}, _Built(
         model, optimizer, scheduler, ranks.round
     )
 

@@ -122,7 +122,7 @@ def _of_time(size: int, left: float | None) -> bool:
 
 
 def _said(seconds: float, *, divides_alike: bool = True, in_a_thread: bool = False) -> str:
-    """What is written to stderr by two changes."""
+    """Return what two changes write to stderr."""
     states = {"model": _Held(_divided(torch.ones(_ROWS, _COLUMNS), init_device_mesh("cpu", (1,))))}
     found: list[Any] = []
 
@@ -151,7 +151,7 @@ def _given(following: list[int | None]) -> str:
 
 
 def _drawn(rank: int) -> list[float]:
-    """What Python and torch draw after they were seeded anew as this rank, each time from the same state."""
+    """Return what Python and torch draw once they are seeded anew as this rank, each time from the same state."""
     torch.manual_seed(7)
     seed_anew(rank)
     return [random.random(), torch.rand(()).item()]  # noqa: S311 - compared, not secret

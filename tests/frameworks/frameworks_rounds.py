@@ -174,12 +174,10 @@ class Rounds:
         """Let these processes end from now on, in any way."""
         self._leaving |= {name: self._processes.pop(name) for name in names}
 
-    def until_struck(self, name: str, limit: float = SECONDS) -> None:
+    def until_struck(self, name: str) -> None:
         """Wait until a process that was let go has ended or is frozen."""
-        process, end = self._leaving[name], time.monotonic() + limit
-        while process.poll() is None and not _is_frozen(process.pid):
-            assert time.monotonic() < end, f"{name} was not struck: {self._tail(name)}"
-            time.sleep(0.01)
+        process = self._leaving[name]
+        self._until(lambda: process.poll() is not None or _is_frozen(process.pid), f"struck: {name}")
 
     def bury(self, name: str, *, waits: bool = False) -> int:
         """End a process that was let go, if it has not ended, or wait until it has; returns its exit status."""

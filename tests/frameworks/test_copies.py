@@ -45,8 +45,12 @@ def _lose_in_step(rounds: Rounds, step: int, lost: str, left: str, what: str = "
     """Let ranks kill or freeze themselves in a step, and the others go on without them."""
     for name in lost:
         (rounds.root / f"{what}-in-step-{step}-{name}").touch()
-    if what == "dies":
-        rounds.until_dead(*lost)
+    _go_on(rounds, lost if what == "dies" else "", left)
+
+
+def _go_on(rounds: Rounds, dead: str, left: str) -> None:
+    """Wait until ranks are dead and the others know it, and let these form the next round."""
+    rounds.until_dead(*dead)
     rounds.until_lost(*left)
     rounds.form(*left)
 
@@ -94,9 +98,7 @@ def test_a_rank_that_dies_while_it_sends_or_receives_a_copy_leaves_the_one_befor
         struck = rounds.root / f"strike-copies-{_THIRD_COPY + message}-b"
         struck.write_text(str(int(signal.SIGKILL)), encoding="ascii")
         rounds.start("a", "b", "c", "d")
-        rounds.until_dead("b")
-        rounds.until_lost("a", "c", "d")
-        rounds.form("a", "c", "d")
+        _go_on(rounds, "b", "acd")
         rounds.finish("a", "c", "d")
     (back,) = _goes_on_at(rounds, "a")
     assert back in (_EVERY, 2 * _EVERY)
@@ -135,3 +137,17 @@ def test_a_frozen_rank_that_keeps_a_copy_holds_nobody_up_for_longer_than_a_colle
     at = [line["at"] for line in rounds.recorded("a") if line["event"] == "end"]
     assert _LOST - _EVERY <= back < _LOST
     assert max(after - before for before, after in pairwise(at)) < 2 * _COLLECTIVE_SECONDS
+
+
+@pytest.mark.long
+def test_a_state_that_one_rank_cannot_copy_costs_the_copies_and_not_the_training(fsdp2: Path, tmp_path: Path) -> None:
+    """That rank says why, once, and the others that there is one; nobody waits for it."""
+    with _rounds(fsdp2, tmp_path, f"copies-{_EVERY}") as rounds:
+        (rounds.root / "cannot-copy-b").touch()
+        rounds.start("a", "b", "c")
+        rounds.finish("a", "b", "c")
+    ended = "no further copies of the state in this round: "
+    assert [step for step, _ in _losses(rounds, "a")] == list(range(_STEPS))
+    assert rounds.output("b").count(f"{ended}TypeError: cannot pickle '_thread.lock' object") == 1
+    for name in "ac":
+        assert rounds.output(name).count(f"{ended}a rank cannot copy its part") == 1

@@ -22,7 +22,7 @@ _NAMES = ascii_lowercase
 _SMALL = {"tensors": 2**16}
 """Bytes of other tensors, as of random numbers, which vary. A part has nine times as many and more."""
 _GROWN = 16 * 2**20
-"""What torch caches for the DTensors of each mesh takes 0.3 MB, and the allocator has its own way."""
+"""So much resident memory may be added: torch caches 0.3 MB for the DTensors of each mesh, and memory is fragmented."""
 
 
 def _rounds(home: Path, root: Path, kind: str, steps: int = _STEPS) -> Rounds:

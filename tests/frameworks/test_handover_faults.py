@@ -34,7 +34,7 @@ _Point = tuple[str, int]
 
 @dataclass
 class _Walk:
-    """One job whose members are struck one after the other.
+    """Strikes the members of one job, one after the other.
 
     Attributes:
         rounds: Of the job.

@@ -15,7 +15,7 @@ _SAYS = "kubeai: at a change the state goes through a checkpoint: "
 
 @pytest.fixture(scope="module")
 def reasons(fsdp2: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What one process answers."""
+    """Return what one process answers."""
     script = FrameworksScript(fsdp2, Path(__file__).with_name("frameworks_reasons.py"))
     environ = {**os.environ, **script.environment(tmp_path_factory.mktemp("reasons")), "CUDA_VISIBLE_DEVICES": ""}
     command = [str(fsdp2 / "bin" / "python"), "-W", "ignore", str(script.path)]
@@ -48,7 +48,7 @@ def test_a_state_that_is_not_divided_by_rows_over_all_ranks_goes_through_a_check
 
 
 def test_a_gpu_needs_memory_for_two_further_parts_and_a_half(reasons: Any) -> None:
-    """What torch has in its cache counts as free."""
+    """Memory that torch has in its cache counts as free."""
     lacks = "the GPU has not the memory for two parts"
     assert reasons["memory"] == [None, None, lacks, lacks]
 

@@ -1,4 +1,4 @@
-"""What a script decides for its training: how long processes wait, and how often parts of the state are copied.
+"""Defines what a script decides: how long its processes wait, and how often parts of the state are copied.
 
 Nothing here needs torch.
 """
