@@ -1,6 +1,5 @@
-"""A capacity decision on a large cluster is short: 1 to 4 ms where it was measured."""
+"""A capacity decision on a large cluster is short: 18,000 to 95,000 lines, and 1 to 4 ms where it was measured."""
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 
@@ -14,9 +13,10 @@ from supervisor.domain.capacity import Demand, ResourceRequest
 from supervisor.domain.ids import Host
 from tests.supervisor.cluster.cluster_scene import ClusterScene, cluster_scene, known_jobs
 from tests.supervisor.decide.capacity_builders import EVERYTHING, SPOT, demand, waiting
+from tests.testkit.work import lines_run
 
 NODES, PODS_A_NODE, JOBS = 500, 8, 50
-AT_MOST_SECONDS = 0.02
+AT_MOST_LINES = 200_000
 
 
 @pytest.fixture
@@ -64,10 +64,5 @@ async def test_a_pass_over_a_large_cluster_is_short(
     doomed = {Host(f"n{number}") for number in range(noticed)}
     granted = shares.granted(jobs, doomed)
     assert any(grant.hosts or grant.held_up for grant in granted.values())
-    taken = []
-    for number in range(5):
-        scene.pod(f"late-{number}", "n499")
-        before = time.process_time()
-        shares.granted(jobs, doomed)
-        taken.append(time.process_time() - before)
-    assert min(taken) < AT_MOST_SECONDS
+    scene.pod("late", "n499")
+    assert lines_run(lambda: shares.granted(jobs, doomed)) < AT_MOST_LINES

@@ -109,9 +109,17 @@ async def test_what_is_no_review_is_refused(asked: Asking) -> None:
 
 @pytest.mark.parametrize("part", ["$((", "$(", "`", "'", "sh -c '", "trap '", "; exit ", "|| ", "--ckpt", "#"])
 def test_a_long_script_takes_no_long_time(part: str) -> None:
-    """The API server waits two seconds. Of the processor's time, as the machine may be busy."""
+    """The API server waits two seconds, and this takes 0.03 to 0.2.
+
+    Of the processor's time, and the least of three, as the machine may be busy and its heap full. Lines of Python would
+    not show how long an expression searches.
+    """
     made = changed(_GOOD, _SCRIPT, [part * (60_000 // len(part))])
     request = msgspec.json.decode(json.dumps(review(made)["request"]), type=AdmissionRequest)
-    begun = time.thread_time()
-    warnings_for(request)
-    assert time.thread_time() - begun < 1
+
+    def seconds() -> float:
+        begun = time.thread_time()
+        warnings_for(request)
+        return time.thread_time() - begun
+
+    assert min(seconds() for _ in range(3)) < 1
