@@ -57,7 +57,8 @@ def row(record_property: Callable[[str, object], None], torch: Torch) -> Row:
     """Adds a row to the table."""
 
     def note(event: str, backend: str, cost: Cost) -> None:
-        cells = (event, backend, torch.version, str(cost.burned), str(cost.redone), f"{cost.pause:.2f}")
+        trained = "" if cost.trained is None else f"{cost.trained:.3f}"
+        cells = (event, backend, torch.version, str(cost.burned), str(cost.redone), f"{cost.pause:.2f}", trained)
         record_property(_ROW, cells)
 
     return note
@@ -68,5 +69,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     rows = [value for report in reports for name, value in report.user_properties if name == _ROW]
     if rows:
         terminalreporter.section("what each change cost")
-        for cells in [("event", "backend", "torch", "burned", "redone", "pause"), *rows]:
-            terminalreporter.write_line("{:<34}  {:<20}  {:<7}  {:>6}  {:>6}  {:>7}".format(*cells))
+        for cells in [("event", "backend", "torch", "burned", "redone", "pause", "trained"), *rows]:
+            terminalreporter.write_line("{:<34}  {:<20}  {:<7}  {:>6}  {:>6}  {:>7}  {:>7}".format(*cells))

@@ -5,6 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
+from statistics import median
+
+_FEWEST = 5
+"""So many steps tell a pace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,14 @@ class Cost:
         burned: What it used up of `--max-restarts`, on the host that lost most of those to which nothing happened.
         redone: Steps that were trained twice.
         pause: Seconds from the last step before to the first step after it.
+        trained: The steps from the event to the pause, as a part of those that would have been trained at the pace from
+            before the event; None if there were too few to know it.
     """
 
     burned: int
     redone: int
     pause: float
+    trained: float | None
 
 
 def read(directory: Path) -> list[Stepped]:
@@ -63,7 +70,10 @@ def cost(records: Sequence[Stepped], since: float, hit: str = "") -> Cost:
             redone = max(0, max(one.step for one in before) + 1 - after[0].step)
             between = (before[-1].at + after[0].at) / 2
             return Cost(
-                _burned([one for one in records if one.host != hit], between), redone, after[0].at - before[-1].at
+                _burned([one for one in records if one.host != hit], between),
+                redone,
+                after[0].at - before[-1].at,
+                _trained(before, since),
             )
     raise ValueError("nothing has changed")
 
@@ -85,6 +95,15 @@ def _eras(records: Sequence[Stepped]) -> Iterator[list[Stepped]]:
     ours = [one for one in records if one.rank == 0]
     for _, era in groupby(ours, key=lambda one: (one.run, one.pid, one.world)):
         yield list(era)
+
+
+def _trained(era: Sequence[Stepped], since: float) -> float | None:
+    """Return which part of the steps that fit between an instant and the end of an era were trained."""
+    earlier, later = ([one.at for one in era if (one.at > since) is is_later] for is_later in (False, True))
+    if len(earlier) < _FEWEST or len(later) < _FEWEST:
+        return None
+    pace = median(end - begin for begin, end in pairwise(earlier))
+    return len(later) * pace / (later[-1] - earlier[-1])
 
 
 def _burned(records: Sequence[Stepped], between: float) -> int:
