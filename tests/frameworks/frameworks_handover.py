@@ -4,13 +4,15 @@
 
 KIND is `memory`, or `file`: then the state goes through checkpoints, or `hurried`: then there is no time for it, or
 `otherwise`: then two ranks divide it in another way, or `exact-SECONDS`: then the state after a step is the same for
-any number of ranks, and waiting has that limit. `copies-K` has a copy each K steps instead of checkpoints, and
-`saved-K` a checkpoint each K steps. The test that has started it says in files when all ranks pause, and which signal
-this process sends to itself in which step, or at which point of a change or of the copies.
+any number of ranks, and waiting has that limit. `copies-K` has a copy each K steps instead of checkpoints, `kept-K`
+has them in files of its host, `both-K` has these and checkpoints, and `saved-K` a checkpoint each K steps. The test
+that has started it says in files when all ranks pause, and which signal this process sends to itself in which step, or
+at which point of a change or of the copies.
 """
 
 import gc
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -31,9 +33,11 @@ _ME = RoundsMember.from_arguments()
 FEATURES, HIDDEN = 32, 3002
 """So many rows are not divided evenly among 3 or 4 ranks."""
 _KIND, _, _NUMBER = _ME.kind.partition("-")
-EVERY = {"copies": 1000, "saved": int(_NUMBER or 0)}.get(_KIND, 10)
+EVERY = {"copies": 1000, "kept": 1000, "saved": int(_NUMBER or 0)}.get(_KIND, 10)
 """How many steps there are between two checkpoints."""
 _SAMPLES, _GLOBAL_BATCH, _PERIOD = 40, 12, 50
+_ROOM = 300_000
+"""Bytes of a file that hold the first copy of one of three ranks, which has no means of AdamW, and not the second."""
 _HANDING = {"file": 0.0, "hurried": 1e-6}
 
 
@@ -124,6 +128,23 @@ class _Built(NamedTuple):
     round: int
 
 
+def _limit_files(size: int) -> None:
+    """Let files have no more bytes than this, as in a file system that is full."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def _copies() -> PeerCopies | None:
+    if _KIND == "copies":
+        return PeerCopies(every=int(_NUMBER))
+    if _KIND not in ("kept", "both"):
+        return None
+    host = _ME.root / f"host-{_ME.host}"
+    host.mkdir(exist_ok=True)
+    if _ME.is_told("has-no-room"):
+        _limit_files(_ROOM)
+    return PeerCopies(every=int(_NUMBER), directory=host)
+
+
 def _build(ranks: RoundRanks) -> tuple[dict[str, Any], _Built]:
     torch.manual_seed(0)
     layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(HIDDEN, 1)
@@ -183,7 +204,7 @@ def _make_exact(built: _Built, step: int) -> None:
 
 def _backward(built: _Built, batch: Batch) -> None:
     for what, number in (("dies", signal.SIGKILL), ("freezes", signal.SIGSTOP)):
-        if _ME.is_told(f"{what}-in-step-{batch.step}"):
+        if _ME.is_told(f"{what}-in-step-{batch.step}", once=True):
             os.kill(os.getpid(), number)
     _ME.take_time()
     world = dist.get_world_size()
@@ -205,9 +226,7 @@ def main() -> None:
     _Points()
     limit = float(_NUMBER) if _KIND == "exact" and _NUMBER else 10.0
     built = train(
-        _RecordedParts(
-            _ME.root / "checkpoints", _build, copies=PeerCopies(every=int(_NUMBER)) if _KIND == "copies" else None
-        ),
+        _RecordedParts(_ME.root / "checkpoints", _build, copies=_copies()),
         _backward,
         samples=_SAMPLES,
         global_batch=_GLOBAL_BATCH,
@@ -216,6 +235,7 @@ def main() -> None:
         backend="gloo",
         limits=Limits(collective=limit, handing=_HANDING.get(_KIND, limit), holding=30.0, lost=30.0),
     )
+    _limit_files(resource.RLIM_INFINITY)
     _ME.finish(get_model_state_dict(built.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))
     dist.destroy_process_group()
 

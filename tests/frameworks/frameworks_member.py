@@ -24,6 +24,7 @@ class RoundsMember:
         steps: How many steps.
         step_seconds: The shortest time for one.
         name: Of this process.
+        host: The name of the first process of its host.
     """
 
     kind: str
@@ -31,15 +32,22 @@ class RoundsMember:
     steps: int
     step_seconds: float
     name: str
+    host: str
 
     @classmethod
     def from_arguments(cls) -> "RoundsMember":
-        kind, root, steps, step_seconds, name = sys.argv[1:]
-        return cls(kind, Path(root), int(steps), float(step_seconds), name)
+        kind, root, steps, step_seconds, host = sys.argv[1:]
+        local_rank = os.environ.get("LOCAL_RANK", "0")
+        name = host if local_rank == "0" else host + local_rank
+        return cls(kind, Path(root), int(steps), float(step_seconds), name, host)
 
-    def is_told(self, what: str) -> bool:
-        """Return whether there is a file `what` for this process."""
-        return (self.root / f"{what}-{self.name}").exists()
+    def is_told(self, what: str, *, once: bool = False) -> bool:
+        """Return whether there is a file `what` for this process, which is then removed if it counts once."""
+        told = self.root / f"{what}-{self.name}"
+        found = told.exists()
+        if found and once:
+            told.unlink(missing_ok=True)
+        return found
 
     def take_time(self) -> None:
         """Give a step the duration that the test wants, or a longer one while another process starts.

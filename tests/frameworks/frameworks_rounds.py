@@ -11,9 +11,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -115,6 +116,30 @@ class Rounds:
         """Train with one process that no launcher has started, as the reference."""
         self._spawn("alone", {})
         self.finish("alone")
+
+    def run_torchrun(self, agents: str, processes: int) -> None:
+        """Train to the end with processes that elastic agents of torchrun start, and start anew, in rounds of torch.
+
+        Args:
+            agents: For each its name, a letter, which is that of its first process.
+            processes: Of each.
+        """
+        endpoint = f"127.0.0.1:{_free_port()}"
+        for place, name in enumerate(agents):
+            options = {
+                "nnodes": len(agents),
+                "nproc-per-node": processes,
+                "max-restarts": 5,
+                "rdzv-backend": "c10d",
+                "rdzv-endpoint": endpoint,
+                "rdzv-conf": f"is_host={int(place == 0)}",
+                "rdzv-id": "kept",
+                "local-addr": "127.0.0.1",
+            }
+            self._spawn(
+                name, {}, ["-m", "torch.distributed.run", *(f"--{key}={each}" for key, each in options.items())]
+            )
+        self.finish(*agents)
 
     def form(self, *names: str) -> None:
         """Write the next round, which the processes enter without a restart, and wait until all train in it."""
@@ -258,8 +283,9 @@ class Rounds:
         quiet = {"OMP_NUM_THREADS": "1", "KUBEAI_DIR": os.devnull, **({} if DEVICE == "cuda" else _WITHOUT_GPU)}
         return {**inherited, **quiet, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])}
 
-    def _spawn(self, name: str, variables: dict[str, str]) -> None:
+    def _spawn(self, name: str, variables: dict[str, str], launcher: Sequence[str] = ()) -> None:
         script = [
+            *launcher,
             str(Path(__file__).parent / self.script),
             self.kind,
             str(self.root),
@@ -312,6 +338,12 @@ class Rounds:
 
     def _tail(self, name: str) -> str:
         return f"{name}: {self.output(name)[-2000:]}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def _is_frozen(process: int) -> bool:

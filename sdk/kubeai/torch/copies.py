@@ -5,12 +5,15 @@ them that of the lost rank. Training goes on from there, and needs no storage.
 
 A step is held up only while the rank copies its part to main memory. A thread sends that to the other host in a process
 group of its own, and agrees with all ranks that the copy is whole, and after which step the next one is taken.
+
+With files for the memory, a part is offered to processes that start later as soon as it is complete. All ranks agree
+after that, and only then is the memory of the copy before used again. So at each moment the hosts have all parts of one
+copy, also if all processes are killed.
 """
 
 from __future__ import annotations
 
 import copy
-import io
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -24,11 +27,13 @@ from kubeai.elastic.integrations.random_state import encoded_random_state
 from .decisions import NotFormed
 from .group import Connections
 from .messages import RankMessage, flat, least, pass_bytes, transfer
-from .moves import PartClaim, keepers, rows_of
-from .parts import CarriedPart, DividedState, DTensor, Path, divided_tensors, on_cpu
+from .moves import PartClaim, keepers
+from .part_memory import decoded, encoded, part_with_room, publish
+from .parts import CarriedPart, DividedState, DTensor, divided_tensors, on_cpu
 from .stderr import say, say_once
 
 if TYPE_CHECKING:
+    from .copy_files import CopyFile, CopyFiles
     from .settings import PeerCopies
 
 _SENDING_SECONDS = 600.0
@@ -39,21 +44,40 @@ _NEVER = 1 << 40
 Parts = Tuple[CarriedPart, ...]
 
 
-def formed_ring(plan: PeerCopies | None, number: int, processes: Sequence[int], seconds: float) -> CopyRing | None:
-    """Return what takes copies in a round; None if there is no other host to keep them. Called in every rank.
+def formed_ring(
+    plan: PeerCopies | None, number: int, processes: Sequence[int], seconds: float, kept: KeptFiles
+) -> CopyRing | None:
+    """Return what takes copies in a round; None if there is no place for them. Called in every rank.
+
+    With one host there is a place only if copies outlive the processes.
 
     Args:
         plan: How often copies are taken; None for never.
-        number: Of the round.
+        number: Stands for the round in the form of the state.
         processes: The number of ranks of each host, in the order of the ranks.
         seconds: How long a collective of the copies may take.
+        kept: Where copies outlive the processes.
     """
     if plan is None:
         return None
     if DTensor is None:
         say_once("there are no copies of the state: this torch has no public DTensor")
         return None
-    return None if len(processes) <= 1 else CopyRing(plan, number, processes, seconds)
+    is_alone = len(processes) <= 1 and plan.directory is None
+    return None if is_alone else CopyRing(plan, number, processes, seconds, kept)
+
+
+@dataclass(frozen=True)
+class KeptFiles:
+    """The files in which this process has copies.
+
+    Attributes:
+        files: Where new ones are made; None if copies are in this process's memory.
+        before: Those of the newest whole state from before the round. The first copy of the round takes their place.
+    """
+
+    files: CopyFiles | None = None
+    before: Tuple[CopyFile, ...] = ()  # noqa: UP006 - Python 3.8
 
 
 class CopyRing:
@@ -61,13 +85,17 @@ class CopyRing:
 
     Args:
         plan: How often copies are taken.
-        number: Of the round.
+        number: Stands for the round in the form of the state.
         processes: The number of ranks of each host, in the order of the ranks.
         seconds: How long a collective of the copies may take.
+        kept: Where copies outlive the processes.
     """
 
-    def __init__(self, plan: PeerCopies, number: int, processes: Sequence[int], seconds: float) -> None:
+    def __init__(
+        self, plan: PeerCopies, number: int, processes: Sequence[int], seconds: float, kept: KeptFiles
+    ) -> None:
         self.plan = plan
+        self.kept = kept
         self.rank = dist.get_rank()
         self.keepers = keepers(processes)
         self.connections = Connections()
@@ -103,7 +131,7 @@ class CopyRing:
             divided = DividedState(states, self._number)
             reason = divided.reason_against()
             if reason is None:
-                own = _copied(divided, step, self._spare[0].rows if self._spare else {})
+                own = _copied(divided, step, self._spare[0] if self._spare else None, self.kept.files)
         except Exception as error:  # noqa: BLE001 - such as no memory, which only costs the copies
             reason = f"{type(error).__name__}: {error}"
         self._taken = step, time.monotonic()
@@ -215,6 +243,8 @@ class _Sending(threading.Thread):
         try:
             self._exchange()
             self._agree()
+            for file in self._ring.kept.before:  # all ranks have a whole copy of this round by now
+                file.remove()
         except Exception as error:  # noqa: BLE001 - a lost rank, or whatever it is: the copies end, not the training
             self.failure = error
             self._ring.connections.shut_down()  # so that no other rank waits for this one
@@ -226,17 +256,23 @@ class _Sending(threading.Thread):
         can, lowest, highest = least(int(reason is None), form, -form, group=group)
         if own is None or not can or lowest != -highest:
             raise NotFormed(reason or "a rank cannot copy its part")
-        end, pairs = begun + _SENDING_SECONDS, list(enumerate(self._ring.keepers))
-        told = pass_bytes(pairs, {rank: _encoded(own)}, end, group)
+        content = encoded(own)
+        publish(own, content)
+        end = begun + _SENDING_SECONDS
+        pairs = [(source, target) for source, target in enumerate(self._ring.keepers) if source != target]
+        told = pass_bytes(pairs, {rank: content}, end, group)
         kept = [self._room_for(source, told[source]) for source, target in pairs if target == rank]
+        sent = _in_order(own) if pairs else []
         transfer(
             [
-                *(RankMessage(dist.isend, flat(rows), self._ring.keepers[rank]) for rows in _in_order(own)),
+                *(RankMessage(dist.isend, flat(rows), self._ring.keepers[rank]) for rows in sent),
                 *(RankMessage(dist.irecv, flat(rows), each.claim.part) for each in kept for rows in _in_order(each)),
             ],
             end,
             group,
         )
+        for each in kept:
+            publish(each, told[each.claim.part])
         self.parts = (own, *kept)
         self.seconds = time.monotonic() - begun
 
@@ -248,41 +284,26 @@ class _Sending(threading.Thread):
             self._agreeing_at = self._step + 1
         self.next_step = -least(-max(self.taken.step + self.steps, self._agreeing_at), group=self._ring.group)[0]
 
-    def _room_for(self, source: int, encoded: bytes) -> CarriedPart:
+    def _room_for(self, source: int, content: bytes) -> CarriedPart:
         """Return where the part of another rank goes: in memory that an older copy had, if it is of the same size."""
-        rest, random = torch.load(io.BytesIO(encoded), weights_only=False)  # from a rank of this job
-        before: Mapping[Path, torch.Tensor] = next((each.rows for each in self._spare if each.claim.part == source), {})
-        rows = {}
-        for path, tensor in divided_tensors(rest).items():
-            first, end = rows_of(tensor.shape[0], dist.get_world_size(), source)
-            rows[path] = _room(before.get(path), (end - first, *tensor.shape[1:]), tensor.dtype)
-        return CarriedPart(replace(self.parts[0].claim, part=source), rows, rest, random)
+        rest, random = decoded(content)
+        before = next((each for each in self._spare if each.claim.part == source), None)
+        claim = replace(self.parts[0].claim, part=source)
+        return part_with_room(claim, rest, random, before, self._ring.kept.files)
 
 
-def _copied(divided: DividedState, step: int, before: Mapping[Path, torch.Tensor]) -> CarriedPart:
-    rank, rows = dist.get_rank(), {}
-    for path, own in divided.rows.items():
-        rows[path] = _room(before.get(path), own.shape, own.dtype, is_pinned=own.is_cuda).copy_(own)
+def _copied(divided: DividedState, step: int, before: CarriedPart | None, files: CopyFiles | None) -> CarriedPart:
+    rank = dist.get_rank()
     claim = PartClaim(step, dist.get_world_size(), rank, divided.form)
-    return CarriedPart(claim, rows, copy.deepcopy(on_cpu(divided.rest)), {rank: encoded_random_state()})
-
-
-def _room(
-    before: torch.Tensor | None, shape: Sequence[int], dtype: torch.dtype, *, is_pinned: bool = False
-) -> torch.Tensor:
-    if before is not None and before.shape == tuple(shape) and before.dtype == dtype:
-        return before
-    return torch.empty(*shape, dtype=dtype, pin_memory=is_pinned)
+    rest, random = copy.deepcopy(on_cpu(divided.rest)), {rank: encoded_random_state()}
+    is_pinned = any(own.is_cuda for own in divided.rows.values())
+    part = part_with_room(claim, rest, random, before, files, is_pinned=is_pinned)
+    for path, own in divided.rows.items():
+        part.rows[path].copy_(own)
+    return part
 
 
 def _in_order(part: CarriedPart) -> list[torch.Tensor]:
     """Return the rows of a part that are not empty, in an order that is the same in every rank."""
     found = (part.rows[path] for path in divided_tensors(part.rest))
     return [rows for rows in found if rows.numel()]
-
-
-def _encoded(part: CarriedPart) -> bytes:
-    """Return all of a part but its rows."""
-    buffer = io.BytesIO()
-    torch.save((part.rest, part.random), buffer)
-    return buffer.getvalue()

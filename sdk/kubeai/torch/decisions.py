@@ -9,6 +9,7 @@ import json
 import os
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Sequence, Tuple
 
@@ -185,6 +186,15 @@ def next_move(newest: WorkerRound | None, own: int, *, expired: bool, is_whole: 
         return Move.WAIT
     is_ended = newest is not None and newest.number > own  # its agent is about to stop this process
     return Move.GO_ON if is_whole and not is_ended else Move.GIVE_UP
+
+
+def processes_of_hosts(hosts: Sequence[int]) -> tuple[int, ...]:
+    """Return the number of ranks of each host, in the order of the ranks; those of a host follow one another.
+
+    Args:
+        hosts: For each rank the number of its host.
+    """
+    return tuple(len(list(ranks)) for _, ranks in groupby(hosts))
 
 
 def source_of(steps: Sequence[int]) -> int | None:

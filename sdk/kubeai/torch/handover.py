@@ -171,7 +171,8 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
     rest = broadcast(held[0].rest if 0 in held else None, found.holders[0])
     parts = {part: each.rows for part, each in held.items()}
     # Parameters go straight into what was built, so that no rank has them a third time.
-    rows = _redivided(rest, parts, found.holders, range(world), end, room=built.rows)
+    may_take = all(each.file is None for each in held.values())
+    rows = _redivided(rest, parts, found.holders, range(world), end, room=built.rows, may_take=may_take)
     pairs = [(found.holders[target % len(found.holders)], target) for target in range(world)]
     states_of_ranks = {number: state for each in held.values() for number, state in each.random.items()}
     random = pass_bytes(pairs, states_of_ranks, end)
@@ -210,11 +211,12 @@ def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until whe
     end: float,
     *,
     room: Mapping[Path, torch.Tensor],
+    may_take: bool = True,
 ) -> dict[Path, torch.Tensor]:
     """Return this rank's rows of each divided tensor as one of `takers`; none for another rank.
 
     Called in every rank, with the rows of each part of which it is the holder, by the number of the part. `room` has
-    tensors that may be filled.
+    tensors that may be filled. With `may_take`, a part that remains as it is may be the same memory afterwards.
     """
     rank, device, plan = dist.get_rank(), device_type(), _Plan(holders, takers)
     messages: list[RankMessage] = []
@@ -224,7 +226,7 @@ def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until whe
         has = {part: rows_of(count, len(holders), part) for part in held}
         sources = {part: _Rows(rows[path].to(device), has[part][0]) for part, rows in held.items()}
         needs = rows_of(count, len(takers), takers.index(rank)) if rank in takers else None
-        same = [part for part, span in has.items() if span == needs]
+        same = [part for part, span in has.items() if span == needs and may_take]
         target = None
         if same:
             found[path] = sources[same[0]].tensor

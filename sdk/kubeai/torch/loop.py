@@ -114,12 +114,14 @@ class ElasticLoop(Generic[T]):
         """
         import torch._dynamo  # noqa: F401, PLC0415 - the first step would import it, also while other ranks wait
 
+        is_over = False
         with _few_objects():
             self._begin()
             try:
                 yield from self._iterations(steps, every)
+                is_over = True
             finally:
-                self._state.end()
+                self._state.end(self._step, is_over=is_over)
 
     def _iterations(self, steps: int, every: int | None) -> Iterator[tuple[int, T]]:
         while True:

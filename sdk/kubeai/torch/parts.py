@@ -13,6 +13,7 @@ from kubeai.elastic.integrations.torch import device_type
 from .moves import rows_of
 
 if TYPE_CHECKING:
+    from .copy_files import CopyFile
     from .moves import PartClaim
 
 try:
@@ -115,12 +116,14 @@ class CarriedPart:
         rest: As of DividedState.
         random: The states of random number generators, encoded, by rank: of rank r of R in part r modulo the number of
             parts.
+        file: Where the rows are, if this part is a copy that outlives the process. Training must not change them then.
     """
 
     claim: PartClaim
     rows: Mapping[Path, torch.Tensor]
     rest: Any
     random: Mapping[int, bytes]
+    file: CopyFile | None = None
 
 
 def free_memory() -> int:

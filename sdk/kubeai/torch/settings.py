@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
 
 _MAX_HANDING = 10.0
 """Processes that have not entered a round 20 s after its decision are restarted, and those that left are killed."""
@@ -50,6 +54,8 @@ class PeerCopies:
     Attributes:
         every: The number of steps from one copy to the next; None for what `share` allows.
         share: The part of the training time that copies may hold steps up.
+        directory: Of each host, in its memory, such as `/dev/shm`: copies are there, and outlive the processes of the
+            host. None: they are in the memory of the processes.
 
     Raises:
         ValueError: `every` is below 1, or `share` is not above 0 and at most 1.
@@ -57,6 +63,7 @@ class PeerCopies:
 
     every: int | None = None
     share: float = 0.01
+    directory: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, Sequence, TypeVar, Union
 
 import torch  # type: ignore[import-not-found,unused-ignore]
@@ -13,22 +15,26 @@ from kubeai.elastic.integrations.random_state import random_state, set_random_st
 from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, newest_step
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
-from .copies import formed_ring
-from .decisions import NO_STATE, source_of
+from .copies import KeptFiles, formed_ring
+from .copy_files import CopyFiles, job_key
+from .decisions import NO_STATE, processes_of_hosts, source_of
 from .handover import give, has_memory, prepared, spread, whole
+from .messages import gathered, least
+from .part_memory import parts_of
 from .parts import on_cpu
 from .ranks import RoundRanks
 from .stderr import say
 
 if TYPE_CHECKING:
-    import os
-
     from .copies import CopyRing
     from .decisions import FormedRound
     from .parts import CarriedPart, DividedState
     from .settings import Limits, PeerCopies
 
 T = TypeVar("T")
+
+_ORIGIN_BYTES = 7
+_PLACE = ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")
 
 _MOST_LATE = 2
 """So often in a row may parts need more time than they have before a checkpoint is taken: the first time, it may be
@@ -98,7 +104,7 @@ class Replicated(Generic[T]):
     def leave(self) -> None:
         """Do nothing: all of it goes to the next round."""
 
-    def end(self) -> None:
+    def end(self, step: int, *, is_over: bool) -> None:
         """Do nothing: nothing is under way."""
 
     def prepare(self, step: int, seconds: float) -> DividedState | None:  # noqa: ARG002 - as of `Sharded`
@@ -186,8 +192,10 @@ class Sharded(Generic[T]):
         self._states: States = {}
         self._carried: list[CarriedPart] = []
         self._saved = NO_STATE
-        self._number = self._late = 0
+        self._number = self._origin = self._late = 0
         self._divides_alike = True
+        self._files: CopyFiles | None = None
+        self._is_new = True
 
     def enter(self, formed: FormedRound, limits: Limits) -> tuple[int, T]:
         """Build everything, and fill it with what the ranks carry, or else with the newest checkpoint.
@@ -195,11 +203,51 @@ class Sharded(Generic[T]):
         Returns the number of finished steps, and what was built.
         """
         self._number = formed.number
-        step, built = self._filled(limits.handing)
+        # What differs from group to group although two of them may come to the same step, also in another run.
+        self._origin = least(int.from_bytes(os.urandom(_ORIGIN_BYTES), "big"))[0]
         plan = self._copies if limits.handing > 0 else None
-        self._ring = formed_ring(plan, formed.number, formed.processes, limits.collective)
+        directory = None if plan is None else plan.directory
+        if directory is not None and self._is_new:
+            self._is_new = False
+            self._take_up(Path(directory))
+        starts = directory is not None and max(formed.steps) == NO_STATE
+        if starts:
+            newest = newest_step(self._directory)
+            self._saved = NO_STATE if newest is None else newest
+        step, built = self._filled(limits.handing)
+        if starts and step > max(0, self._saved) and dist.get_rank() == 0:
+            say(f"going on after step {step}, from copies that earlier processes have left")
+        kept = KeptFiles() if directory is None else self._kept()
+        processes = formed.processes
+        if plan is not None and not processes:
+            processes = processes_of_hosts([host for (host,) in gathered(int(os.environ.get("GROUP_RANK", "0")))])
+        self._ring = formed_ring(plan, self._origin, processes, limits.collective, kept)
         self._carried = []
         return step, built
+
+    def _take_up(self, directory: Path) -> None:
+        """Carry the copies that processes before this one have left on this host."""
+        local_rank, local_size = (int(os.environ.get(name, default)) for name, default in _PLACE)
+        try:
+            key = job_key(os.environ, self._directory)
+            self._files = CopyFiles.opened(directory, key, local_rank, local_size)
+            parts = parts_of(self._files.found())
+            self._carried += sorted(parts, key=lambda each: each.claim.part != dist.get_rank())
+        except OSError as error:
+            say(f"copies of the state do not outlive this process: {error}")
+
+    def _kept(self) -> KeptFiles:
+        """Return the files of the newest copy of which the hosts have all parts, and remove all others.
+
+        Called in every rank.
+        """
+        copies = [each for each in self._carried if each.file is not None]
+        found = whole(copies, NO_STATE)
+        claims = [] if found is None else [found.claim_of(part) for part in range(len(found.holders))]
+        before = tuple(each.file for each in copies if each.file is not None and each.claim in claims)
+        if self._files is not None:
+            self._files.keep_only(before)
+        return KeptFiles(self._files, before)
 
     def _filled(self, seconds: float) -> tuple[int, T]:
         found = whole(self._carried, self._saved) if seconds > 0 else None
@@ -230,10 +278,20 @@ class Sharded(Generic[T]):
         self._end_copies()
         self.optimizers, self._checkpoints, self._states = [], None, {}
 
-    def end(self) -> None:
-        """End what is under way at the end of the training."""
+    def end(self, step: int, *, is_over: bool) -> None:
+        """End what is under way. Copies that nobody needs any more are removed.
+
+        Args:
+            step: The number of finished steps, or `NO_STATE`.
+            is_over: Whether the training is finished; otherwise, processes that start later go on with it.
+        """
         self._end_copies()
         self._carried = []
+        files, self._files = self._files, None
+        if files is not None and (is_over or NO_STATE < step <= self._saved):
+            files.remove()
+        elif files is not None:
+            files.close()
 
     def _end_copies(self) -> None:
         ring, self._ring = self._ring, None
@@ -246,7 +304,7 @@ class Sharded(Generic[T]):
         None in all ranks if one cannot: then a checkpoint was saved, with which the next round begins.
         """
         self._end_copies()  # what is still sent would take the network and the time from the hand-over
-        divided = prepared(self._states, self._number, seconds, divides_alike=self._divides_alike)
+        divided = prepared(self._states, self._origin, seconds, divides_alike=self._divides_alike)
         if divided is None:
             self.save(step)
         return divided

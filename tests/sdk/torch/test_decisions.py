@@ -1,7 +1,17 @@
 """What a training process does between two rounds."""
 
 import pytest
-from kubeai.torch.decisions import NO_STATE, Move, NotFormed, WorkerRound, is_lost_rank, is_newer, next_move, source_of
+from kubeai.torch.decisions import (
+    NO_STATE,
+    Move,
+    NotFormed,
+    WorkerRound,
+    is_lost_rank,
+    is_newer,
+    next_move,
+    processes_of_hosts,
+    source_of,
+)
 
 
 def _round(number: int, *, in_process: bool = True) -> WorkerRound:
@@ -68,3 +78,10 @@ def _caused_by(cause: BaseException) -> RuntimeError:
 def test_only_a_failed_collective_is_a_lost_rank(error: RuntimeError, *, expected: bool) -> None:
     """Other RuntimeErrors are the script's own."""
     assert is_lost_rank(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("hosts", "processes"), [([0, 0, 1, 1], (2, 2)), ([0, 1, 1, 1, 2], (1, 3, 1)), ([0, 0, 0], (3,)), ([0], (1,))]
+)
+def test_ranks_with_the_number_of_one_host_are_counted_together(hosts: list[int], processes: tuple[int, ...]) -> None:
+    assert processes_of_hosts(hosts) == processes

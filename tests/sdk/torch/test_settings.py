@@ -30,3 +30,7 @@ def test_a_copy_is_taken_at_some_time_however_much_it_costs() -> None:
 def test_numbers_that_mean_nothing_are_refused(every: int | None, share: float) -> None:
     with pytest.raises(ValueError, match=r"at least 1|at most 1"):
         PeerCopies(every, share)
+
+
+def test_copies_are_in_the_memory_of_processes_unless_a_directory_is_named() -> None:
+    assert PeerCopies().directory is None
