@@ -35,7 +35,7 @@ FEATURES, HIDDEN = 32, 3002
 _KIND, _, _NUMBER = _ME.kind.partition("-")
 EVERY = {"copies": 1000, "kept": 1000, "saved": int(_NUMBER or 0)}.get(_KIND, 10)
 """How many steps there are between two checkpoints."""
-_SAMPLES, _GLOBAL_BATCH, _PERIOD = 40, 12, 50
+_SAMPLES, _GLOBAL_BATCH, PERIOD = 40, 12, 50
 _ROOM = 300_000
 """Bytes of a file that hold the first copy of one of three ranks, which has no means of AdamW, and not the second."""
 _HANDING = {"file": 0.0, "hurried": 1e-6}
@@ -102,7 +102,7 @@ class _RecordedParts(Sharded[torch.nn.Module]):
         _ME.record(event="saved", step=step)
 
 
-class _Counted(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
+class Counted(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(1, dtype=torch.float64))
@@ -121,11 +121,15 @@ class _Locked:
         return {"lock": threading.Lock()}
 
 
-class _Built(NamedTuple):
+class Built(NamedTuple):
     model: Any
     optimizer: Any
     scheduler: Any
     round: int
+
+    @property
+    def counted(self) -> Any:
+        return getattr(self.model, "module", self.model)[1]
 
 
 def _limit_files(size: int) -> None:
@@ -145,19 +149,19 @@ def _copies() -> PeerCopies | None:
     return PeerCopies(every=int(_NUMBER), directory=host)
 
 
-def _build(ranks: RoundRanks) -> tuple[dict[str, Any], _Built]:
+def _build(ranks: RoundRanks) -> tuple[dict[str, Any], Built]:
     torch.manual_seed(0)
     layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(HIDDEN, 1)
-    model = torch.nn.Sequential(*layers[:1], _Counted(), *layers[1:]).double()
+    model = torch.nn.Sequential(*layers[:1], Counted(), *layers[1:]).double()
     is_otherwise = _KIND == "otherwise" and ranks.size == 2
     mesh = ranks.mesh(replicate=1, shard=-1) if is_otherwise else ranks.mesh()
     fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=_PERIOD)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=PERIOD)
     optimizer.register_step_post_hook(lambda *_: scheduler.step())
     states = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-    return states if not _ME.is_told("cannot-copy") else {**states, "lock": _Locked()}, _Built(
+    return states if not _ME.is_told("cannot-copy") else {**states, "lock": _Locked()}, Built(
         model, optimizer, scheduler, ranks.round
     )
 
@@ -177,7 +181,7 @@ def _positions(tensor: Any, salt: int) -> torch.Tensor:
     return (torch.arange(first, first + len(local))[:, None] * 1_000_003 + columns * 7919 + salt).view_as(local)
 
 
-def _checksum(built: _Built) -> int:
+def _checksum(built: Built) -> int:
     """Return a number whose sum over all ranks changes with each bit of the divided state, and with each place."""
     total = 0
     for salt, parameter in enumerate(built.model.parameters()):
@@ -189,20 +193,20 @@ def _checksum(built: _Built) -> int:
     return total % 2**64
 
 
-def _rest(built: _Built) -> list[int]:
+def _rest(built: Built) -> list[int]:
     """Return what is whole in each rank, all of which is the number of finished steps."""
     steps = {int(each["step"]) for each in built.optimizer.state.values()} or {0}
-    return [*steps, built.scheduler.last_epoch, int(built.model[1].calls)]
+    return [*steps, built.scheduler.last_epoch, int(built.counted.calls)]
 
 
-def _make_exact(built: _Built, step: int) -> None:
+def _make_exact(built: Built, step: int) -> None:
     """Give each element a gradient of its place and step alone, so that no sum depends on the number of ranks."""
     for salt, parameter in enumerate(built.model.parameters()):
         numbers = _positions(parameter, salt + 31 * step) % 257 - 128
         parameter.grad.to_local().copy_(numbers.double() / 128)
 
 
-def _backward(built: _Built, batch: Batch) -> None:
+def _backward(built: Built, batch: Batch) -> None:
     for what, number in (("dies", signal.SIGKILL), ("freezes", signal.SIGSTOP)):
         if _ME.is_told(f"{what}-in-step-{batch.step}", once=True):
             os.kill(os.getpid(), number)
@@ -212,7 +216,7 @@ def _backward(built: _Built, batch: Batch) -> None:
         state = {"checksum": _checksum(built), "rest": _rest(built)}
         _ME.record(event="state", step=batch.step, world=world, round=built.round, **state)
     features = torch.sin(torch.tensor(batch.indices)[:, None] * torch.arange(1, FEATURES + 1, dtype=torch.float64))
-    rest_of = int(built.model[1].rank)
+    rest_of = int(built.counted.rank)
     loss = built.model(features).square().mean() * batch.weight
     loss.backward()
     if _KIND == "exact":
@@ -221,12 +225,12 @@ def _backward(built: _Built, batch: Batch) -> None:
     _ME.record(event="end", step=batch.step, world=world, loss=loss.item().hex(), **found)
 
 
-def main() -> None:
+def main(build: Callable[[RoundRanks], tuple[dict[str, Any], Built]] = _build) -> None:
     _ME.pause_by_files()
     _Points()
     limit = float(_NUMBER) if _KIND == "exact" and _NUMBER else 10.0
     built = train(
-        _RecordedParts(_ME.root / "checkpoints", _build, copies=_copies()),
+        _RecordedParts(_ME.root / "checkpoints", build, copies=_copies()),
         _backward,
         samples=_SAMPLES,
         global_batch=_GLOBAL_BATCH,

@@ -13,12 +13,15 @@ import torch
 import torch.distributed as dist
 from kubeai.elastic import api
 from kubeai.elastic.integrations.random_state import seed_anew
+from kubeai.elastic.integrations.zero import zero_optimizers
 from kubeai.torch import handover, parts
 from kubeai.torch.decisions import NotFormed
 from kubeai.torch.parts import DividedState
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 _ROWS, _COLUMNS = 4, 2
@@ -71,6 +74,41 @@ def _alone() -> dict[str, str | None]:
         "a tensor of another kind": _reason(divided, other=rows.as_subclass(_OfItsOwn)),
         "a named tuple": _reason(divided, other=[_Named(1)]),
         "a size, a tuple and a parameter": _reason(divided, other=(rows.shape, (1, {}), torch.nn.Parameter(rows))),
+    }
+
+
+def _reason_of_a_group(model: Any) -> str:
+    """What a rank is told whose ZeroRedundancyOptimizer has fewer ranks than the job."""
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
+    sizes = {optimizer.process_group: 1, None: 2}
+    with _set(dist, get_world_size=lambda group=None: sizes[group]):
+        try:
+            zero_optimizers([optimizer])
+        except ValueError as error:
+            return str(error)
+    return ""
+
+
+def _of_zero() -> dict[str, str | None]:
+    """The reasons that one rank finds with a ZeroRedundancyOptimizer of DDP."""
+    model = DistributedDataParallel(torch.nn.Linear(_COLUMNS, _ROWS))
+    columns = DistributedDataParallel(torch.nn.Conv2d(_COLUMNS, _ROWS, 3).to(memory_format=torch.channels_last))
+
+    def reason(model: Any, **options: Any) -> str | None:
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, **options)
+        try:
+            zero_optimizers([optimizer])
+        except ValueError as error:
+            return str(error)
+        return DividedState({"model": model, "optimizer": optimizer}).reason_against()
+
+    plain = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    return {
+        "a model of DDP": reason(model),
+        "channels last": reason(columns),
+        "overlapping": reason(model, overlap_with_ddp=True),
+        "some ranks": _reason_of_a_group(model),
+        "another optimizer": DividedState(plain).reason_against(),
     }
 
 
@@ -161,6 +199,7 @@ def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     found = {
         "alone": _alone(),
+        "of zero": _of_zero(),
         "memory": [_of_memory(3, 0), _of_memory(0, 3), _of_memory(2, 0), _of_memory(1, 1)],
         "time": [_of_time(1000, None), _of_time(10**9, 1e-6), _of_time(1000, 60.0)],
         "said": {

@@ -37,7 +37,7 @@ def test_a_state_that_is_not_divided_by_rows_over_all_ranks_goes_through_a_check
         "columns": no_rows,
         "whole in each rank": no_rows,
         "a row is missing": not_even,
-        "not in rows": not_even,
+        "not in rows": "model.table is not in the order of its rows",
         "another device": "model.table is on meta, and the process group takes cpu",
         "parts of another kind": "model.table has parts of _OfItsOwn",
         "a tensor of another kind": "it has a _OfItsOwn",
@@ -45,6 +45,17 @@ def test_a_state_that_is_not_divided_by_rows_over_all_ranks_goes_through_a_check
         "a size, a tuple and a parameter": None,
     }
     assert reasons["of four"] == {"the last of three rows": None, "some ranks": not_all, "another order": not_all}
+
+
+def test_a_zero_optimizer_goes_from_memory_to_memory_with_ddp(reasons: Any) -> None:
+    """One that overlaps with DDP, or that does not divide its state among all ranks, is refused."""
+    assert reasons["of zero"] == {
+        "a model of DDP": None,
+        "channels last": "model.module.weight is not in the order of its rows",
+        "overlapping": "a ZeroRedundancyOptimizer with overlap_with_ddp=True cannot be saved or handed over",
+        "some ranks": "a ZeroRedundancyOptimizer with a process group of some ranks cannot be saved or handed over",
+        "another optimizer": "none of its tensors is divided among the ranks",
+    }
 
 
 def test_a_gpu_needs_memory_for_two_further_parts_and_a_half(reasons: Any) -> None:

@@ -1,5 +1,7 @@
 """Hands the state of a sharded training over from the memory of one round's ranks to that of the next round's.
 
+Tensors are divided by rows, as with FSDP2, or each has an owner, as in a ZeroRedundancyOptimizer, or each rank has all.
+
 It takes two stages, and either is empty for most changes:
 
 1. `give`, in the group of the old round: those that stay divide the state among themselves. Those that leave give.
@@ -27,7 +29,7 @@ from kubeai.elastic.integrations.torch import broadcast, device_type
 
 from .decisions import NotFormed
 from .messages import RankMessage, flat, gathered, least, pass_bytes, transfer
-from .moves import NO_PART, PartClaim, RowMove, WholeState, moves, newest_whole, rows_of, stayers
+from .moves import NO_PART, PartClaim, RowMove, WholeState, heirs, moves, newest_whole, stayers
 from .parts import (
     CarriedPart,
     DividedState,
@@ -39,6 +41,7 @@ from .parts import (
     free_memory,
     mapped,
     on_cpu,
+    reassigned,
 )
 from .stderr import say_way
 
@@ -101,15 +104,17 @@ def give(divided: DividedState, step: int, following: Sequence[int | None], seco
     if len(following) != world:
         raise NotFormed(f"the next round was told for {len(following)} ranks instead of {world}")
     staying, rank = stayers(following), dist.get_rank()
-    rows = _redivided(divided.rest, {rank: divided.rows}, range(world), staying, end, room={})
-    rest = broadcast(on_cpu(divided.rest), 0)
+    rest = _rest_of_all({rank: divided.rest}, range(world), divided.zeros)
+    parts = heirs(following)
+    after = reassigned(rest, lambda _, owner: parts[owner])
+    rows = _redivided((rest, after), {rank: divided.rows}, range(world), staying, end, room={})
     pairs = [(source, staying[source % len(staying)]) for source in range(world)]
     random = pass_bytes(pairs, {rank: encoded_random_state()}, end)
     least(1)  # nobody carries a part of which another rank could not give or get its own
     if rank not in staying:
         return None
     claim = PartClaim(step, len(staying), staying.index(rank), divided.form)
-    return CarriedPart(claim, rows, rest, random)
+    return CarriedPart(claim, rows, after, random)
 
 
 def whole(carried: Sequence[CarriedPart], saved: int) -> WholeState | None:
@@ -167,18 +172,22 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
     if not least(int(reason is None))[0]:
         say_way(_DIVIDES_OTHERWISE if reason is None else f"{_DIVIDES_OTHERWISE}: {reason}")
         return False
-    mesh = next(iter(built.tensors.values())).device_mesh
-    rest = broadcast(held[0].rest if 0 in held else None, found.holders[0])
+    mesh = next((each.device_mesh for each in built.tensors.values() if isinstance(each, DTensor)), None)
+    before = _rest_of_all({part: each.rest for part, each in held.items()}, found.holders, built.zeros)
+    owners = _owners(built)
+    rest = reassigned(before, lambda path, _: owners[path[:3]])
     parts = {part: each.rows for part, each in held.items()}
     # Parameters go straight into what was built, so that no rank has them a third time.
     may_take = all(each.file is None for each in held.values())
-    rows = _redivided(rest, parts, found.holders, range(world), end, room=built.rows, may_take=may_take)
+    rows = _redivided((before, rest), parts, found.holders, range(world), end, room=built.rows, may_take=may_take)
     pairs = [(found.holders[target % len(found.holders)], target) for target in range(world)]
     states_of_ranks = {number: state for each in held.values() for number, state in each.random.items()}
     random = pass_bytes(pairs, states_of_ranks, end)
     least(1)  # as in `give`
 
     def whole_tensor(path: Path, tensor: DividedTensor) -> Any:
+        if tensor.owner is not None:
+            return rows[path]  # all of it, or nothing, which a ZeroRedundancyOptimizer leaves out
         return DTensor.from_local(
             rows[path], mesh, (Shard(0),), run_check=False, shape=torch.Size(tensor.shape), stride=tensor.stride
         )
@@ -203,8 +212,35 @@ def _held(carried: Sequence[CarriedPart], found: WholeState) -> dict[int, Carrie
     }
 
 
+def _rest_of_all(rests: Mapping[int, Any], holders: Sequence[int], zeros: Iterable[str]) -> Any:
+    """Return what is whole in each rank, as part 0 has it, with the states that each part owns. Called in every rank.
+
+    Args:
+        rests: Those of the parts of which this rank is the holder, by the number of the part.
+        holders: The ranks that have the parts, in the order of the parts.
+        zeros: The names of the optimizers of which each part has the states of some parameters.
+    """
+    found = broadcast(on_cpu(rests.get(0)), holders[0])
+    for name in zeros:
+        for part, holder in list(enumerate(holders))[1:]:
+            states = rests[part][name]["state"] if part in rests else None
+            found[name]["state"].update(broadcast(on_cpu(states), holder))
+    return found
+
+
+def _owners(built: DividedState) -> dict[Path, int]:
+    """Return by the path of its state which rank owns each parameter of what was built. Called in every rank."""
+    found: dict[Path, int] = {}
+    for name in built.zeros:
+        owned, groups = (built.rest[name][key] for key in ("state", "param_groups"))
+        numbers = range(sum(len(group["params"]) for group in groups))
+        told = gathered(*(int(number in owned) for number in numbers))
+        found.update({(name, "state", number): [each[number] for each in told].index(1) for number in numbers})
+    return found
+
+
 def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until when and where it goes
-    rest: Any,
+    rests: tuple[Any, Any],
     held: Mapping[int, Mapping[Path, torch.Tensor]],
     holders: Sequence[int],
     takers: Sequence[int],
@@ -215,17 +251,18 @@ def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until whe
 ) -> dict[Path, torch.Tensor]:
     """Return this rank's rows of each divided tensor as one of `takers`; none for another rank.
 
-    Called in every rank, with the rows of each part of which it is the holder, by the number of the part. `room` has
-    tensors that may be filled. With `may_take`, a part that remains as it is may be the same memory afterwards.
+    Called in every rank, with the rows of each part of which it is the holder, by the number of the part. `rests`
+    describe the state before and after. `room` has tensors that may be filled. With `may_take`, a part that remains as
+    it is may be the same memory afterwards.
     """
     rank, device, plan = dist.get_rank(), device_type(), _Plan(holders, takers)
     messages: list[RankMessage] = []
     found = {}
-    for path, tensor in divided_tensors(rest).items():
-        count = tensor.shape[0]
-        has = {part: rows_of(count, len(holders), part) for part in held}
-        sources = {part: _Rows(rows[path].to(device), has[part][0]) for part, rows in held.items()}
-        needs = rows_of(count, len(takers), takers.index(rank)) if rank in takers else None
+    before, after = map(divided_tensors, rests)
+    for path, tensor in before.items():
+        has = {part: tensor.rows_of(len(holders), part) for part, rows in held.items() if path in rows}
+        sources = {part: _Rows(held[part][path].to(device), span[0]) for part, span in has.items()}
+        needs = after[path].rows_of(len(takers), takers.index(rank)) if rank in takers else None
         same = [part for part, span in has.items() if span == needs and may_take]
         target = None
         if same:
@@ -236,24 +273,25 @@ def _redivided(  # noqa: PLR0913 - what is divided, from whom to whom, until whe
                 there = torch.empty(shape, dtype=tensor.dtype, device=device)
             found[path] = there
             target = _Rows(found[path], needs[0])
-        messages += _messages(plan.of(count), sources, target)
+        messages += _messages(plan.of(tensor.shape[0], tensor.owner, after[path].owner), sources, target)
     transfer(messages, end)
     return found
 
 
 class _Plan:
-    """The moves of this rank, which are the same for all tensors of so many rows."""
+    """The moves of this rank, which are the same for all tensors of so many rows and of the same owners."""
 
     def __init__(self, holders: Sequence[int], takers: Sequence[int]) -> None:
         self._ranks = holders, takers
-        self._known: dict[int, Sequence[RowMove]] = {}
+        self._known: dict[tuple[int, int | None, int | None], Sequence[RowMove]] = {}
 
-    def of(self, rows: int) -> Sequence[RowMove]:
-        if rows not in self._known:
+    def of(self, rows: int, before: int | None, after: int | None) -> Sequence[RowMove]:
+        key = rows, before, after
+        if key not in self._known:
             rank = dist.get_rank()
-            found = moves(rows, *self._ranks)
-            self._known[rows] = [move for move in found if rank in (move.source, move.target)]
-        return self._known[rows]
+            found = moves(rows, *self._ranks, before, after)
+            self._known[key] = [move for move in found if rank in (move.source, move.target)]
+        return self._known[key]
 
 
 class _Rows(NamedTuple):

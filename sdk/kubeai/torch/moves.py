@@ -1,4 +1,4 @@
-"""Decides which rows of sharded tensors go from which rank to which when the number of ranks changes.
+"""Decides which rows of divided tensors go from which rank to which when the number of ranks changes.
 
 Nothing here needs torch.
 """
@@ -6,10 +6,13 @@ Nothing here needs torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterable, Sequence, Tuple
 
 if TYPE_CHECKING:
     from .decisions import RoundHost
+
+EVERY_PART = -1
+"""As the owner of a tensor: each part has all of its rows."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +34,47 @@ class RowMove:
     part: int
 
 
-def rows_of(rows: int, parts: int, part: int) -> tuple[int, int]:
-    """Return the first row of a part and the row after its last one, as `torch.chunk` divides a tensor.
+def rows_of(rows: int, parts: int, part: int, owner: int | None = None) -> tuple[int, int]:
+    """Return the first row of a part and the row after its last one.
 
-    The last parts are shorter, or empty.
+    Args:
+        rows: Of the whole tensor.
+        parts: Among how many the tensor is divided.
+        part: The number of the part.
+        owner: The part that has all rows, or EVERY_PART. None: they are divided as `torch.chunk` does it, where the
+            last parts are shorter, or empty.
     """
+    if owner is not None:
+        return 0, rows if owner in (part, EVERY_PART) else 0
     each = -(-rows // parts)
     return min(rows, each * part), min(rows, each * (part + 1))
 
 
-def moves(rows: int, holders: Sequence[int], takers: Sequence[int]) -> list[RowMove]:
+def moves(
+    rows: int, holders: Sequence[int], takers: Sequence[int], before: int | None = None, after: int | None = None
+) -> list[RowMove]:
     """Return where each row of a tensor goes. Each part of each taker comes from as few ranks as hold rows of it.
 
     Args:
         rows: Of the whole tensor.
         holders: The ranks that have its parts, in the order of the parts. One rank may have several.
         takers: The ranks that are to have the new parts, in the order of these.
+        before: The owner among the old parts, as of `rows_of`.
+        after: That among the new ones. EVERY_PART stays EVERY_PART.
     """
     found = []
     held_rows = -(-rows // len(holders))
     for part, target in enumerate(takers):
-        first, end = rows_of(rows, len(takers), part)
+        first, end = rows_of(rows, len(takers), part, after)
         if first == end:
             continue
-        for held in range(first // held_rows, (end - 1) // held_rows + 1):
-            has_first, has_end = rows_of(rows, len(holders), held)
+        sources: Iterable[int] = range(first // held_rows, (end - 1) // held_rows + 1)
+        if before == EVERY_PART:
+            sources = [holders.index(target) if target in holders else part % len(holders)]
+        elif before is not None:
+            sources = [before]
+        for held in sources:
+            has_first, has_end = rows_of(rows, len(holders), held, before)
             found.append(RowMove(holders[held], target, max(first, has_first), min(end, has_end), held))
     return found
 
@@ -81,6 +100,21 @@ def stayers(following: Sequence[int | None]) -> list[int]:
     """
     places = [(after, rank) for rank, after in enumerate(following) if after is not None]
     return [rank for _, rank in sorted(places)]
+
+
+def heirs(following: Sequence[int | None]) -> list[int]:
+    """Return for each rank of a round which new part gets the whole tensors that it owns.
+
+    A rank that stays keeps them. Those of the ranks that leave go to different parts as long as there are enough.
+
+    Args:
+        following: For each rank its next one, or None.
+    """
+    staying = stayers(following)
+    leaving = [rank for rank, after in enumerate(following) if after is None]
+    kept = {rank: part for part, rank in enumerate(staying)}
+    given = {rank: place % len(staying) for place, rank in enumerate(leaving)}
+    return [part for _, part in sorted({**kept, **given}.items())]
 
 
 def is_room_for(following: Sequence[int | None]) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 
-from .moves import rows_of
 from .parts import CarriedPart, Path, divided_tensors
 from .stderr import say
 
@@ -95,7 +94,7 @@ def _shapes(rest: Any, claim: PartClaim) -> _Shapes:
     """Return the shapes of a part's rows, in an order that is the same in every rank."""
     found = {}
     for path, tensor in divided_tensors(rest).items():
-        first, end = rows_of(tensor.shape[0], claim.parts, claim.part)
+        first, end = tensor.rows_of(claim.parts, claim.part)
         found[path] = (end - first, *tensor.shape[1:]), tensor.dtype
     return found
 

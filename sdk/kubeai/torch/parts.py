@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional, Tuple
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic.integrations.torch import device_type
+from kubeai.elastic.integrations.zero import is_zero, part_of_zero
+from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
-from .moves import rows_of
+from .moves import EVERY_PART, rows_of
 
 if TYPE_CHECKING:
     from .copy_files import CopyFile
@@ -33,6 +35,7 @@ __all__ = [
     "leaves",
     "mapped",
     "on_cpu",
+    "reassigned",
 ]
 
 _COPIES = 2.5
@@ -43,18 +46,29 @@ Path = Tuple[object, ...]
 
 
 class DividedTensor(NamedTuple):
-    """Stands for a tensor that is divided among the ranks, in the description of the state of one of them."""
+    """Stands for a tensor that is divided among the ranks, in the description of the state of one of them.
+
+    The parts have rows of it, or its `owner` has it whole, which may be EVERY_PART.
+    """
 
     shape: Tuple[int, ...]  # noqa: UP006 - Python 3.8
     stride: Tuple[int, ...]  # noqa: UP006 - Python 3.8
     dtype: torch.dtype
+    owner: Optional[int] = None  # noqa: UP045 - Python 3.8
+
+    def rows_of(self, parts: int, part: int) -> tuple[int, int]:
+        """Return the first row of a part and the row after its last one."""
+        return rows_of(self.shape[0], parts, part, self.owner)
 
 
 class DividedState:
     """The state of this rank: `rows`, its part of the tensors that are divided, by path; and `rest`, whole in each.
 
-    In `rest`, a DividedTensor is in the place of each of these tensors. `form` stands for all of them, and for the
-    round: another round may come to the same step with other numbers.
+    In `rest`, a DividedTensor is in the place of each of these tensors. `form` stands for those that all ranks have,
+    and for the round: another round may come to the same step with other numbers.
+
+    With a ZeroRedundancyOptimizer, the states of the parameters that this rank owns are in it, and the parameters of
+    DistributedDataParallel are tensors of which each rank has all rows. `zeros` has the names of these optimizers.
 
     Args:
         states: By name, what has a `state_dict`.
@@ -63,10 +77,18 @@ class DividedState:
 
     def __init__(self, states: Mapping[str, Any], number: int = 0) -> None:
         self.tensors: dict[Path, Any] = {}
-        tree = {name: each.state_dict() for name, each in states.items()}
-        self.rest = mapped(tree, self._take, lambda _, leaf: isinstance(leaf, DTensor))
-        self.rows = {path: leaf.to_local().detach() for path, leaf in self.tensors.items()}
-        told = repr((number, divided_tensors(self.rest))).encode()
+        self.zeros = [name for name, each in states.items() if is_zero(each)]
+        self._parameters = {
+            (name, parameter)
+            for name, each in states.items()
+            if self.zeros and isinstance(each, DistributedDataParallel)
+            for parameter, _ in each.named_parameters(remove_duplicate=False)
+        }
+        tree = {name: part_of_zero(each) if name in self.zeros else each.state_dict() for name, each in states.items()}
+        self.rest = mapped(tree, self._take, self._is_divided)
+        self.rows = {path: _local(leaf).detach() for path, leaf in self.tensors.items()}
+        common = {path: each for path, each in divided_tensors(self.rest).items() if each.owner in (None, EVERY_PART)}
+        told = repr((number, common)).encode()
         self.form = int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
 
     @property
@@ -76,18 +98,22 @@ class DividedState:
 
     def reason_against(self) -> str | None:
         """Return why this state cannot be handed over by rows, None if it can."""
-        if not self.rows:
+        if not self.tensors:
             return "none of its tensors is divided among the ranks"
         rank, world, device = dist.get_rank(), dist.get_world_size(), device_type()
         for path, tensor in self.tensors.items():
-            name, mesh, local = ".".join(map(str, path)), tensor.device_mesh, self.rows[path]
-            if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(world)):
-                return f"the mesh of {name} is not one dimension of all ranks"
-            if tuple(tensor.placements) != (Shard(0),):
-                return f"{name} is not divided by rows alone"
-            first, end = rows_of(tensor.shape[0], world, rank)
-            if local.shape != (end - first, *tensor.shape[1:]) or not local.is_contiguous():
-                return f"{name} is not divided evenly"
+            name, local = ".".join(map(str, path)), self.rows[path]
+            if isinstance(tensor, DTensor):
+                mesh = tensor.device_mesh
+                if mesh.ndim != 1 or mesh.mesh.tolist() != list(range(world)):
+                    return f"the mesh of {name} is not one dimension of all ranks"
+                if tuple(tensor.placements) != (Shard(0),):
+                    return f"{name} is not divided by rows alone"
+                first, end = rows_of(tensor.shape[0], world, rank)
+                if local.shape != (end - first, *tensor.shape[1:]):
+                    return f"{name} is not divided evenly"
+            if not local.is_contiguous():
+                return f"{name} is not in the order of its rows"
             if type(local) is not torch.Tensor:
                 return f"{name} has parts of {type(local).__name__}"
             if local.device.type != device:
@@ -101,9 +127,18 @@ class DividedState:
             return None
         return "the GPU has not the memory for two parts" if free_memory() < _COPIES * self.size else None
 
+    def _is_divided(self, path: Path, leaf: Any) -> bool:
+        is_owned = self._owner(path) is not None and isinstance(leaf, torch.Tensor) and leaf.dim() > 0
+        return is_owned or isinstance(leaf, DTensor)
+
+    def _owner(self, path: Path) -> int | None:
+        if path in self._parameters:
+            return EVERY_PART
+        return dist.get_rank() if path[0] in self.zeros and path[1] == "state" else None
+
     def _take(self, path: Path, leaf: Any) -> DividedTensor:
         self.tensors[path] = leaf
-        return DividedTensor(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype)
+        return DividedTensor(tuple(leaf.shape), tuple(leaf.stride()), leaf.dtype, self._owner(path))
 
 
 @dataclass(frozen=True)
@@ -155,6 +190,19 @@ def divided_tensors(rest: Any) -> dict[Path, DividedTensor]:
     found: dict[Path, DividedTensor] = {}
     mapped(rest, found.__setitem__, lambda _, leaf: isinstance(leaf, DividedTensor))
     return {path: found[path] for path in sorted(found, key=repr)}
+
+
+def reassigned(rest: Any, owner_of: Callable[[Path, int], int]) -> Any:
+    """Return a description of a state in which the tensors of one owner have the one that `owner_of` says."""
+    return mapped(
+        rest,
+        lambda path, tensor: tensor._replace(owner=owner_of(path, tensor.owner)),
+        lambda _, leaf: isinstance(leaf, DividedTensor) and leaf.owner not in (None, EVERY_PART),
+    )
+
+
+def _local(tensor: Any) -> Any:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _is_unknown(leaf: Any) -> bool:

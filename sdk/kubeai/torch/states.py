@@ -159,7 +159,10 @@ class Replicated(Generic[T]):
 
 
 class Sharded(Generic[T]):
-    """State of which each rank has a part, as with `fully_shard` (FSDP2), also with a mesh of several dimensions.
+    """State of which each rank has a part.
+
+    As with `fully_shard` (FSDP2), also with a mesh of several dimensions, or with DistributedDataParallel and
+    ZeroRedundancyOptimizer, where each rank has the whole model and the optimizer's state of some parameters.
 
     The parts depend on the number of ranks, so each round builds all of it anew. At an announced change the ranks hand
     their parts over from memory to memory, and no step is repeated. Where they cannot, as with a mesh of several

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubeai.torch.decisions import RoundHost
 from kubeai.torch.moves import (
+    EVERY_PART,
     NO_PART,
     PartClaim,
     RowMove,
     WholeState,
+    heirs,
     is_room_for,
     keepers,
     moves,
@@ -78,6 +80,47 @@ def test_two_ranks_have_at_most_one_message_for_a_tensor(change: tuple[int, Sequ
 def test_the_last_of_four_leaves_and_half_of_the_state_moves() -> None:
     sent = [move for move in moves(12, range(4), range(3)) if move.source != move.target]
     assert sent == [RowMove(1, 0, 3, 4, 1), RowMove(2, 1, 6, 8, 2), RowMove(3, 2, 9, 12, 3)]
+
+
+@given(st.integers(1, 60), st.data())
+def test_a_tensor_that_one_part_owns_goes_whole_from_owner_to_owner(rows: int, data: st.DataObject) -> None:
+    _, holders, takers = data.draw(_changes())
+    before, after = (data.draw(st.integers(0, len(ranks) - 1)) for ranks in (holders, takers))
+    expected = [RowMove(holders[before], takers[after], 0, rows, before)]
+    assert moves(rows, holders, takers, before, after) == expected
+
+
+@given(st.integers(1, 60), st.lists(st.integers(0, 5), min_size=1, max_size=6), st.integers(1, 9))
+def test_a_tensor_that_each_part_has_is_sent_only_to_those_that_join(rows: int, holders: list[int], size: int) -> None:
+    """From different ranks, as far as there are some."""
+    found = moves(rows, holders, range(size), EVERY_PART, EVERY_PART)
+    assert [(move.target, move.first, move.end) for move in found] == [(rank, 0, rows) for rank in range(size)]
+    assert all(holders[move.part] == move.source for move in found)
+    assert all(move.source == move.target for move in found if move.target in holders)
+    joiners = [move.part for move in found if move.target not in holders]
+    assert max(map(joiners.count, joiners), default=0) <= -(-size // len(holders))
+
+
+@pytest.mark.parametrize("owners", [(EVERY_PART, EVERY_PART), (0, 1)])
+def test_a_tensor_without_rows_is_not_sent(owners: tuple[int, int]) -> None:
+    assert moves(0, [0, 1], [1, 0], *owners) == []
+
+
+@st.composite
+def _leaves(draw: st.DrawFn) -> list[int | None]:
+    """What each rank of a round is in the next one; at least one stays."""
+    stays = draw(st.lists(st.booleans(), min_size=1, max_size=9).filter(any))
+    numbers = iter(draw(st.permutations(range(sum(stays)))))
+    return [next(numbers) if each else None for each in stays]
+
+
+@given(_leaves())
+def test_a_rank_that_stays_keeps_its_tensors_and_those_of_leavers_are_spread(following: list[int | None]) -> None:
+    found, staying = heirs(following), stayers(following)
+    assert [staying[part] for rank, part in enumerate(found) if rank in staying] == sorted(staying)
+    given_up = [part for rank, part in enumerate(found) if rank not in staying]
+    most = -(-len(given_up) // len(staying))
+    assert all(given_up.count(part) <= most for part in range(len(staying)))
 
 
 @pytest.mark.parametrize(

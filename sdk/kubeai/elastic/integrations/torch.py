@@ -1,4 +1,4 @@
-"""Checkpoints of PyTorch training that all ranks write together: FSDP2, or DDP.
+"""Checkpoints of PyTorch training that all ranks write together: FSDP2, or DDP, also with ZeroRedundancyOptimizer.
 
     from kubeai.elastic.integrations.torch import ShardedCheckpoints
 
@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from .background import BackgroundSave
 from .random_state import encoded_random_state, seed_anew, set_encoded_random_state
+from .zero import is_zero, part_of_zero, zero_optimizers
 
 if TYPE_CHECKING:
     import os
@@ -39,6 +40,9 @@ T = TypeVar("T")
 _NAME = "step-{:012d}"
 _COMPLETE = re.compile(r"step-(\d{12,})")
 _DRAFT = ".incomplete-"
+_NAME_OF_RANDOM = "random_{}"
+_NAME_OF_ZERO = "{}_state_{}"
+"""The state of one parameter in a ZeroRedundancyOptimizer, whichever rank owns it."""
 
 
 class ShardedCheckpoints:
@@ -50,10 +54,13 @@ class ShardedCheckpoints:
     Args:
         directory: Created if it is missing.
         model: Wrapped already, by `fully_shard` or `DistributedDataParallel`.
-        optimizer: Of the wrapped model. One, or several.
+        optimizer: Of the wrapped model. One, or several. Each rank writes its own part of a ZeroRedundancyOptimizer.
         others: Whatever else has `state_dict` and `load_state_dict`, such as a learning rate scheduler. Its state is
             that of rank 0.
         keep: How many complete checkpoints remain. Each save removes older ones.
+
+    Raises:
+        ValueError: A ZeroRedundancyOptimizer has `overlap_with_ddp`, or does not divide its state among all ranks.
     """
 
     def __init__(
@@ -67,7 +74,9 @@ class ShardedCheckpoints:
     ) -> None:
         self._directories = StepDirectories(directory, keep)
         self._model = model
-        self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        self._zeros = {f"zero_{number}": each for number, each in enumerate(zero_optimizers(optimizers))}
+        self._optimizers = [each for each in optimizers if not is_zero(each)]
         self._others = dict(others or {})
         self._group: Any = None  # of saves in the background, whose collectives must not mix with those of training
         self._background = BackgroundSave()
@@ -83,18 +92,21 @@ class ShardedCheckpoints:
             return 0
         path = self._directories.path(step)
         state = self._state()
-        key = f"random_{dist.get_rank()}"
-        random = dcp.FileSystemReader(path).read_metadata().state_dict_metadata.get(key)
-        if random is not None:  # A run with more ranks than the one that saved has none for the new ranks.
-            state[key] = torch.empty(random.size, dtype=torch.uint8)
+        saved = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        # A run with more ranks than the one that saved has no random numbers for the new ranks.
+        own = {key: bytearray(saved[key].size.numel()) for key in self._own_entries() if key in saved}
+        state.update(_as_tensors(own))
         dcp.load(state, checkpoint_id=path)
         set_state_dict(
             self._model, self._optimizers, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
+        for name, zero in self._zeros.items():
+            entries = {number: own.get(_NAME_OF_ZERO.format(name, number)) for number in part_of_zero(zero)["state"]}
+            states = {number: _decoded(content) for number, content in entries.items() if content is not None}
+            zero.load_state_dict({**state[name], "state": states})
+        random = own.get(_NAME_OF_RANDOM.format(dist.get_rank()))
         if random is not None:
-            content = bytearray(state[key].numel())
-            torch.frombuffer(content, dtype=torch.uint8).copy_(state[key])
-            set_encoded_random_state(bytes(content))
+            set_encoded_random_state(bytes(random))
         else:
             seed_anew(dist.get_rank())
         return step
@@ -136,13 +148,20 @@ class ShardedCheckpoints:
         self._background.finish()
 
     def _whole_state(self) -> dict[str, Any]:
-        # The state of this rank's generators as a tensor, because only tensors are saved in every rank.
-        encoded = torch.frombuffer(bytearray(encoded_random_state()), dtype=torch.uint8)
-        return {**self._state(), f"random_{dist.get_rank()}": encoded}
+        return {**self._state(), **_as_tensors(self._own_entries())}
+
+    def _own_entries(self) -> dict[str, bytearray]:
+        """Return by name what this rank alone has: random numbers, and states of ZeroRedundancyOptimizers."""
+        found = {_NAME_OF_RANDOM.format(dist.get_rank()): bytearray(encoded_random_state())}
+        for name, zero in self._zeros.items():
+            states = part_of_zero(zero)["state"]
+            found.update({_NAME_OF_ZERO.format(name, number): _encoded(state) for number, state in states.items()})
+        return found
 
     def _state(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self._model, self._optimizers)
-        return {"model": model, "optimizer": optimizer, **self._others}
+        zeros = {name: {"param_groups": part_of_zero(zero)["param_groups"]} for name, zero in self._zeros.items()}
+        return {"model": model, "optimizer": optimizer, **zeros, **self._others}
 
 
 class StepDirectories:
@@ -247,6 +266,22 @@ def newest_step(directory: str | os.PathLike[str]) -> int | None:
     return on_rank_zero(lambda: max(_complete(Path(directory)), default=None))
 
 
+def _as_tensors(contents: Mapping[str, bytearray]) -> dict[str, Any]:
+    """Return tensors in the memory of these bytes, because only tensors are saved in every rank."""
+    return {name: torch.frombuffer(content, dtype=torch.uint8) for name, content in contents.items()}
+
+
+def _encoded(value: Any) -> bytearray:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return bytearray(file.getbuffer())
+
+
+def _decoded(content: bytearray) -> Any:
+    # It comes from a rank of this job, and a scheduler's state may be of any type.
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
+
+
 def _complete(directory: Path) -> list[int]:
     """Return the steps of the complete checkpoints, in ascending order."""
     found = (_COMPLETE.fullmatch(path.parent.name) for path in directory.glob("*/.metadata"))
@@ -279,9 +314,7 @@ def broadcast(value: Any, source: int) -> Any:
     """Return the value of the rank `source` in every rank. The object collectives of torch would need NumPy."""
     content = bytearray()
     if dist.get_rank() == source:
-        file = io.BytesIO()
-        torch.save(value, file)
-        content = bytearray(file.getbuffer())
+        content = _encoded(value)
     size = torch.tensor(len(content), device=device_type())
     dist.broadcast(size, source)
     content = content or bytearray(int(size))
@@ -289,8 +322,7 @@ def broadcast(value: Any, source: int) -> Any:
     sent = data.to(device_type())
     dist.broadcast(sent, source)
     data.copy_(sent)
-    # The states come from a rank of this job, and a scheduler's may be of any type.
-    return torch.load(io.BytesIO(content), weights_only=False)
+    return _decoded(content)
 
 
 def device_type(group: Any = None) -> str:
