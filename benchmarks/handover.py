@@ -71,12 +71,7 @@ def directory(parent: str) -> Iterator[Path]:
 
 def _measured(home: Path, root: Path, kind: str) -> tuple[ChangeCost, ChangeCost]:
     with Rounds(home, root / kind, kind, _STEPS, script=SCRIPT) as rounds:
-        rounds.agree(_LEAVE, _JOIN)
-        rounds.start("e", joins=True)
-        rounds.start("a", "b", "c", "d")
-        rounds.regroup_at(_LEAVE, "a", "c", "d")
-        rounds.regroup_at(_JOIN, "a", "c", "d", "e")
-        rounds.finish("a", "c", "d", "e")
+        rounds.four_three_four(_LEAVE, _JOIN)
     return _costs(rounds)
 
 

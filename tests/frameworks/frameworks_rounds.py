@@ -182,6 +182,21 @@ class Rounds:
         for name in left:
             assert self._leaving.pop(name).wait(SECONDS) == -signal.SIGTERM, self._tail(name)
 
+    def four_three_four(self, leave: int, join: int, last: str = "acde") -> None:
+        """Train with four ranks; the second one leaves at a step, and another one joins at a later one.
+
+        Args:
+            leave: The one step.
+            join: The other one.
+            last: The ranks of the last round in their order.
+        """
+        self.agree(leave, join)
+        self.start("e", joins=True)
+        self.start("a", "b", "c", "d")
+        self.regroup_at(leave, "a", "c", "d")
+        self.regroup_at(join, *last)
+        self.finish(*last)
+
     def announce(self, *names: str, terminates: bool = True) -> list[str]:
         """Write the next round, and end those that are no part of it; returns their names.
 
@@ -259,6 +274,10 @@ class Rounds:
         path = self.root / f"steps-{name}.jsonl"
         text = path.read_text(encoding="ascii") if path.exists() else ""
         return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
+
+    def losses(self, name: str) -> list[tuple[int, str]]:
+        """Return each step that a process has finished, and its loss."""
+        return [(line["step"], line["loss"]) for line in self.recorded(name) if line["event"] == "end"]
 
     def output(self, name: str) -> str:
         """Return what a process has printed."""

@@ -21,10 +21,6 @@ def _rounds(home: Path, root: Path, kind: str) -> Rounds:
     return Rounds(home, root / kind, kind, _STEPS, script="frameworks_handover.py")
 
 
-def _losses(rounds: Rounds, name: str) -> list[tuple[int, str]]:
-    return [(line["step"], line["loss"]) for line in rounds.recorded(name) if line["event"] == "end"]
-
-
 def _goes_on_at(rounds: Rounds, name: str) -> list[int]:
     """Return the step with which the process went on each time that another number of ranks trained."""
     lines = [line for line in rounds.recorded(name) if line["event"] == "end"]
@@ -35,7 +31,7 @@ def _since(rounds: Rounds, step: int) -> list[list[tuple[int, str]]]:
     """Return the losses from the last time on that each rank began this step."""
     found = []
     for name in "acd":
-        losses = _losses(rounds, name)
+        losses = rounds.losses(name)
         begun = max(index for index, (each, _) in enumerate(losses) if each == step)
         found.append(losses[begun:])
     return found
@@ -147,7 +143,7 @@ def test_a_state_that_one_rank_cannot_copy_costs_the_copies_and_not_the_training
         rounds.start("a", "b", "c")
         rounds.finish("a", "b", "c")
     ended = "no further copies of the state in this round: "
-    assert [step for step, _ in _losses(rounds, "a")] == list(range(_STEPS))
+    assert [step for step, _ in rounds.losses("a")] == list(range(_STEPS))
     assert rounds.output("b").count(f"{ended}TypeError: cannot pickle '_thread.lock' object") == 1
     for name in "ac":
         assert rounds.output(name).count(f"{ended}a rank cannot copy its part") == 1

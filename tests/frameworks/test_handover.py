@@ -32,20 +32,12 @@ def _rounds(home: Path, root: Path, kind: str, steps: int = _STEPS) -> Rounds:
 def _four_three_four(home: Path, root: Path, kind: str) -> Rounds:
     """The second of four leaves, and another one comes, both at steps that are the same for each kind."""
     with _rounds(home, root, kind) as rounds:
-        rounds.agree(_LEAVE, _JOIN)
-        rounds.start("e", joins=True)
-        rounds.start("a", "b", "c", "d")
-        rounds.regroup_at(_LEAVE, "a", "c", "d")
-        rounds.regroup_at(_JOIN, "a", "c", "d", "e")
-        rounds.finish("a", "c", "d", "e")
+        rounds.four_three_four(_LEAVE, _JOIN)
     return rounds
 
 
 def _losses(rounds: Rounds) -> dict[str, list[tuple[int, str]]]:
-    return {
-        name: [(line["step"], line["loss"]) for line in rounds.recorded(name) if line["event"] == "end"]
-        for name in _NAMES
-    }
+    return {name: rounds.losses(name) for name in _NAMES}
 
 
 def _parameters(rounds: Rounds) -> dict[str, list[float]]:
@@ -170,7 +162,7 @@ def test_a_build_that_divides_otherwise_goes_back_once_and_restarts_nobody(fsdp2
         rounds.agree(_JOIN)
         rounds.regroup_at(_JOIN, "a", "c", "e")
         rounds.finish("a", "c", "e")
-    assert [step for step, _ in _losses(rounds)["a"]] == [*range(_LEAVE), *range(_EVERY, _STEPS)]
+    assert [step for step, _ in rounds.losses("a")] == [*range(_LEAVE), *range(_EVERY, _STEPS)]
     assert _saved(rounds, "a") == sorted([*range(_EVERY, _STEPS + 1, _EVERY), _JOIN])
 
 
@@ -183,7 +175,7 @@ def test_without_the_time_for_it_a_change_goes_through_a_checkpoint_from_the_sta
         rounds.regroup_at(_LEAVE, "a", "c")
         rounds.regroup_at(_JOIN, "c", "a")
         rounds.finish("a", "c")
-    assert [step for step, _ in _losses(rounds)["a"]] == list(range(_STEPS))
+    assert [step for step, _ in rounds.losses("a")] == list(range(_STEPS))
     assert _saved(rounds, "a") == sorted([*range(_EVERY, _STEPS + 1, _EVERY), _LEAVE, _JOIN])
     assert _sent(rounds, 0, _STEPS) == 0
     assert [rounds.output(name).count("there is not enough time for its size") for name in "abc"] == [1, 1, 1]

@@ -22,13 +22,9 @@ def _rounds(home: Path, root: Path, kind: str) -> Rounds:
     return Rounds(home, root / kind, kind, _STEPS, script="frameworks_handover.py")
 
 
-def _ended(rounds: Rounds, name: str) -> list[tuple[int, str]]:
-    return [(line["step"], line["loss"]) for line in rounds.recorded(name) if line["event"] == "end"]
-
-
 def _losses(rounds: Rounds, *names: str) -> set[tuple[int, str]]:
     """Return the losses of these processes. A step that comes again with the same ones counts once."""
-    return {each for name in names for each in _ended(rounds, name)}
+    return {each for name in names for each in rounds.losses(name)}
 
 
 def _kill(rounds: Rounds, *names: str) -> None:
@@ -41,10 +37,10 @@ def _start_anew(rounds: Rounds, *names: str) -> tuple[int, int]:
 
     Returns after how many steps they go on, and how many the first one had finished before.
     """
-    before = len(_ended(rounds, names[0]))
+    before = len(rounds.losses(names[0]))
     rounds.start(*names)
     rounds.finish(*names)
-    ended = _ended(rounds, names[0])
+    ended = rounds.losses(names[0])
     return ended[before][0], ended[before - 1][0] + 1
 
 
@@ -52,7 +48,7 @@ def _since(rounds: Rounds, step: int, *names: str) -> list[list[tuple[int, str]]
     """Return the losses from the last time on that each rank began this step."""
     found = []
     for name in names:
-        ended = _ended(rounds, name)
+        ended = rounds.losses(name)
         begun = max(index for index, (each, _) in enumerate(ended) if each == step)
         found.append(ended[begun:])
     return found
@@ -120,12 +116,12 @@ def test_processes_that_are_lost_in_process_and_then_all_killed_go_on_from_the_n
         rounds.form(*names)
         rounds.until_step(_LOST + _EVERY)
         _kill(rounds, *names)
-        before = {name: dict(_ended(rounds, name)) for name in names}
+        before = {name: dict(rounds.losses(name)) for name in names}
         back, finished = _start_anew(rounds, *names)
     assert finished - 2 * _EVERY <= back <= finished
     for name in names:
         again = {step: loss for step, loss in before[name].items() if step >= back}
-        assert again.items() <= dict(_ended(rounds, name)).items()
+        assert again.items() <= dict(rounds.losses(name)).items()
 
 
 @pytest.mark.long
@@ -149,7 +145,7 @@ def test_a_host_with_too_little_room_costs_the_copies_and_not_the_training(fsdp2
         rounds.start("a", "b", "c")
         rounds.finish("a", "b", "c")
     ended = "no further copies of the state in this round: "
-    assert [step for step, _ in _ended(rounds, "a")] == list(range(_STEPS))
+    assert [step for step, _ in rounds.losses("a")] == list(range(_STEPS))
     assert rounds.output("b").count(f"{ended}OSError: [Errno 27] File too large") == 1
     for name in "ac":
         assert rounds.output(name).count(f"{ended}a rank cannot copy its part") == 1
@@ -182,13 +178,13 @@ def test_torchrun_restarts_its_processes_and_they_go_on_from_the_newest_copy(
     with _rounds(fsdp2, tmp_path, f"kept-{_EVERY}") as rounds:
         (rounds.root / f"dies-in-step-{_LOST}-{names[1]}").touch()
         rounds.run_torchrun(agents, processes)
-    steps = [step for step, _ in _ended(rounds, "a")]
+    steps = [step for step, _ in rounds.losses("a")]
     back = [after for before, after in pairwise(steps) if after != before + 1]
     assert len(back) == 1
     assert _LOST - 2 * _EVERY <= back[0] <= _LOST
     with _rounds(fsdp2, tmp_path / "undisturbed", f"kept-{_EVERY}") as undisturbed:
         undisturbed.run_torchrun(agents, processes)
-    assert [step for step, _ in _ended(undisturbed, "a")] == list(range(_STEPS))
+    assert [step for step, _ in undisturbed.losses("a")] == list(range(_STEPS))
     assert _losses(rounds, *names) == _losses(undisturbed, *names)
     assert rounds.parameters("a") == undisturbed.parameters("a")
 

@@ -27,12 +27,7 @@ def _rounds(home: Path, root: Path, kind: str) -> Rounds:
 def _four_three_four(home: Path, root: Path, kind: str) -> Rounds:
     """The second of four leaves, and another one comes."""
     with _rounds(home, root, kind) as rounds:
-        rounds.agree(_LEAVE, _JOIN)
-        rounds.start("e", joins=True)
-        rounds.start("a", "b", "c", "d")
-        rounds.regroup_at(_LEAVE, "a", "c", "d")
-        rounds.regroup_at(_JOIN, "d", "e", "a", "c")
-        rounds.finish("a", "c", "d", "e")
+        rounds.four_three_four(_LEAVE, _JOIN, "deac")
     return rounds
 
 
@@ -41,7 +36,7 @@ def _lines(rounds: Rounds, name: str, *events: str) -> list[dict[str, Any]]:
 
 
 def _losses(rounds: Rounds) -> dict[str, list[tuple[int, str]]]:
-    return {name: [(line["step"], line["loss"]) for line in _lines(rounds, name, "end")] for name in _NAMES}
+    return {name: rounds.losses(name) for name in _NAMES}
 
 
 def _saved(rounds: Rounds) -> list[int]:
@@ -130,7 +125,7 @@ def test_a_rank_that_is_lost_inside_the_optimizer_costs_the_steps_since_the_chec
         rounds.until_lost("a", "c", "d")
         rounds.form("a", "c", "d")
         rounds.finish("a", "c", "d")
-    assert [step for step, _ in _losses(rounds)["a"]] == [*range(_LOST + 1), *range(_EVERY, _STEPS)]
+    assert [step for step, _ in rounds.losses("a")] == [*range(_LOST + 1), *range(_EVERY, _STEPS)]
     _assert_begins_again_with(_EVERY, _states(rounds))
 
 
@@ -144,7 +139,7 @@ def test_a_rank_that_is_lost_is_made_up_for_by_its_copy(fsdp2: Path, tmp_path: P
         rounds.until_lost("a", "c", "d")
         rounds.form("a", "c", "d")
         rounds.finish("a", "c", "d")
-    steps = [step for step, _ in _losses(rounds)["a"]]
+    steps = [step for step, _ in rounds.losses("a")]
     back = steps[_LOST]
     assert _LOST - _COPIES_EVERY <= back <= _LOST
     assert steps == [*range(_LOST), *range(back, _STEPS)]
