@@ -43,7 +43,7 @@ async def test_each_save_is_reported_with_its_own_step(fsdp2: Path, tmp_path: Pa
     assert_goes_on_exactly(whole, [first, await run_alone(tmp_path / "second", script)])
 
 
-@pytest.mark.brief
+@pytest.mark.long
 async def test_one_that_fails_ends_neither_training_nor_the_save_at_a_stop(fsdp2: Path, tmp_path: Path) -> None:
     """Every rank reports that the one in the background has failed, and why; the next run has the state of the stop."""
     whole = await run_alone(tmp_path / "whole", _script(fsdp2, tmp_path / "whole"))

@@ -77,13 +77,14 @@ def test_a_loss_without_notice_goes_back_to_the_newest_copy_and_equals_a_checkpo
     _assert_equal_to_a_checkpoint_of(back, rounds, fsdp2, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "message",
     [
-        pytest.param(0, marks=pytest.mark.long, id="before it says what it sends"),
-        pytest.param(1, marks=pytest.mark.long, id="before it hears what it gets"),
-        pytest.param(4, marks=pytest.mark.brief, id="between two tensors that it sends"),
-        pytest.param(12, marks=pytest.mark.long, id="between two tensors that it gets"),
+        pytest.param(0, id="before it says what it sends"),
+        pytest.param(1, id="before it hears what it gets"),
+        pytest.param(4, id="between two tensors that it sends"),
+        pytest.param(12, id="between two tensors that it gets"),
     ],
 )
 def test_a_rank_that_dies_while_it_sends_or_receives_a_copy_leaves_the_one_before(

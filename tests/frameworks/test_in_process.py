@@ -97,9 +97,12 @@ def test_no_step_is_repeated_after_a_loss_without_notice(
     record_property("pause in seconds", round(max(pauses), 2))
 
 
-@pytest.mark.brief
 @pytest.mark.parametrize(
-    ("what", "line"), [("backward", "torch.zeros(2, 3) @"), ("save", 'torch.save(states["model"].state_dict()')]
+    ("what", "line"),
+    [
+        pytest.param("backward", "torch.zeros(2, 3) @", marks=pytest.mark.brief),
+        pytest.param("save", 'torch.save(states["model"].state_dict()', marks=pytest.mark.long),
+    ],
 )
 def test_an_error_of_the_script_is_raised_at_once_with_its_own_line(
     frameworks: Path, tmp_path: Path, what: str, line: str

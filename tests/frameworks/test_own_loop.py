@@ -82,8 +82,9 @@ def _grow_and_shrink(rounds: Rounds) -> None:
     rounds.until_step(rounds.step_of("b") + 3)
 
 
-@pytest.mark.brief
-@pytest.mark.parametrize("kind", ["whole", pytest.param("mixed", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("whole", marks=pytest.mark.brief), pytest.param("mixed", marks=pytest.mark.long)]
+)
 def test_a_loop_with_everything_trains_as_one_process(frameworks: Path, tmp_path: Path, kind: str) -> None:
     """Two grow to four and shrink to three; one dies between unscaling and the optimizers; one leaves.
 
