@@ -78,7 +78,7 @@ def _alone() -> dict[str, str | None]:
 
 
 def _reason_of_a_group(model: Any) -> str:
-    """What a rank is told whose ZeroRedundancyOptimizer has fewer ranks than the job."""
+    """Return the message that a rank gets if its ZeroRedundancyOptimizer has fewer ranks than the job."""
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
     sizes = {optimizer.process_group: 1, None: 2}
     with _set(dist, get_world_size=lambda group=None: sizes[group]):

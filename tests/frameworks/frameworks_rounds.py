@@ -197,6 +197,12 @@ class Rounds:
         self.regroup_at(join, *last)
         self.finish(*last)
 
+    def go_on_without(self, dead: str, left: str) -> None:
+        """Wait until ranks are dead and the others know it, and let these form the next round."""
+        self.until_dead(*dead)
+        self.until_lost(*left)
+        self.form(*left)
+
     def announce(self, *names: str, terminates: bool = True) -> list[str]:
         """Write the next round, and end those that are no part of it; returns their names.
 

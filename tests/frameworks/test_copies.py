@@ -41,14 +41,7 @@ def _lose_in_step(rounds: Rounds, step: int, lost: str, left: str, what: str = "
     """Let ranks kill or freeze themselves in a step, and the others go on without them."""
     for name in lost:
         (rounds.root / f"{what}-in-step-{step}-{name}").touch()
-    _go_on(rounds, lost if what == "dies" else "", left)
-
-
-def _go_on(rounds: Rounds, dead: str, left: str) -> None:
-    """Wait until ranks are dead and the others know it, and let these form the next round."""
-    rounds.until_dead(*dead)
-    rounds.until_lost(*left)
-    rounds.form(*left)
+    rounds.go_on_without(lost if what == "dies" else "", left)
 
 
 def _assert_equal_to_a_checkpoint_of(step: int, rounds: Rounds, home: Path, root: Path) -> None:
@@ -95,7 +88,7 @@ def test_a_rank_that_dies_while_it_sends_or_receives_a_copy_leaves_the_one_befor
         struck = rounds.root / f"strike-copies-{_THIRD_COPY + message}-b"
         struck.write_text(str(int(signal.SIGKILL)), encoding="ascii")
         rounds.start("a", "b", "c", "d")
-        _go_on(rounds, "b", "acd")
+        rounds.go_on_without("b", "acd")
         rounds.finish("a", "c", "d")
     (back,) = _goes_on_at(rounds, "a")
     assert back in (_EVERY, 2 * _EVERY)

@@ -48,7 +48,7 @@ def test_a_state_that_is_not_divided_by_rows_over_all_ranks_goes_through_a_check
 
 
 def test_a_zero_optimizer_goes_from_memory_to_memory_with_ddp(reasons: Any) -> None:
-    """One that overlaps with DDP, or that does not divide its state among all ranks, is refused."""
+    """ValueErrors refuse one that overlaps with DDP, and one that does not divide its state among all ranks."""
     assert reasons["of zero"] == {
         "a model of DDP": None,
         "channels last": "model.module.weight is not in the order of its rows",

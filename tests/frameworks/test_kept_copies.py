@@ -191,7 +191,7 @@ def test_torchrun_restarts_its_processes_and_they_go_on_from_the_newest_copy(
 
 @pytest.mark.long
 def test_training_goes_on_beside_the_files_that_it_has_begun_with(fsdp2: Path) -> None:
-    """What is offered to processes that start later does not change with the next step."""
+    """The next step leaves the parts alone that processes will find which start later."""
     script = Path(__file__).with_name("frameworks_kept.py")
     variables = {**os.environ, "PYTHONPATH": str(_CHECKOUT / "sdk"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(

@@ -121,9 +121,7 @@ def test_a_rank_that_is_lost_inside_the_optimizer_costs_the_steps_since_the_chec
     with _rounds(fsdp2, tmp_path, "memory") as rounds:
         (rounds.root / f"ends-in-the-optimizer-{_LOST}-b").touch()
         rounds.start("a", "b", "c", "d")
-        rounds.until_dead("b")
-        rounds.until_lost("a", "c", "d")
-        rounds.form("a", "c", "d")
+        rounds.go_on_without("b", "acd")
         rounds.finish("a", "c", "d")
     assert [step for step, _ in rounds.losses("a")] == [*range(_LOST + 1), *range(_EVERY, _STEPS)]
     _assert_begins_again_with(_EVERY, _states(rounds))
@@ -135,9 +133,7 @@ def test_a_rank_that_is_lost_is_made_up_for_by_its_copy(fsdp2: Path, tmp_path: P
     with _rounds(fsdp2, tmp_path, f"copies-{_COPIES_EVERY}") as rounds:
         (rounds.root / f"dies-in-step-{_LOST}-b").touch()
         rounds.start("a", "b", "c", "d")
-        rounds.until_dead("b")
-        rounds.until_lost("a", "c", "d")
-        rounds.form("a", "c", "d")
+        rounds.go_on_without("b", "acd")
         rounds.finish("a", "c", "d")
     steps = [step for step, _ in rounds.losses("a")]
     back = steps[_LOST]

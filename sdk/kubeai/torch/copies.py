@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence, Tuple
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
+from kubeai.elastic.integrations.encoding import decoded, encoded
 from kubeai.elastic.integrations.random_state import encoded_random_state
 
 from .decisions import NotFormed
 from .group import Connections
 from .messages import RankMessage, flat, least, pass_bytes, transfer
 from .moves import PartClaim, keepers
-from .part_memory import decoded, encoded, part_with_room, publish
+from .part_memory import part_with_room, publish
 from .parts import CarriedPart, DividedState, DTensor, divided_tensors, on_cpu
 from .stderr import say, say_once
 
@@ -256,7 +257,7 @@ class _Sending(threading.Thread):
         can, lowest, highest = least(int(reason is None), form, -form, group=group)
         if own is None or not can or lowest != -highest:
             raise NotFormed(reason or "a rank cannot copy its part")
-        content = encoded(own)
+        content = bytes(encoded((own.rest, own.random)))
         publish(own, content)
         end = begun + _SENDING_SECONDS
         pairs = [(source, target) for source, target in enumerate(self._ring.keepers) if source != target]

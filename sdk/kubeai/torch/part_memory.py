@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from math import prod
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 import torch  # type: ignore[import-not-found,unused-ignore]
+from kubeai.elastic.integrations.encoding import decoded
 
 from .parts import CarriedPart, Path, divided_tensors
 from .stderr import say
@@ -49,25 +49,12 @@ def part_with_room(  # noqa: PLR0913 - what is copied, and to where
     return CarriedPart(claim, _views(file, shapes), rest, random, file)
 
 
-def encoded(part: CarriedPart) -> bytes:
-    """Return all of a part but its rows and its claim."""
-    buffer = io.BytesIO()
-    torch.save((part.rest, part.random), buffer)
-    return buffer.getvalue()
-
-
-def decoded(content: bytes) -> tuple[Any, Mapping[int, bytes]]:
-    """Return `rest` and `random` of a part, which a rank of this job has encoded."""
-    rest, random = torch.load(io.BytesIO(content), weights_only=False)
-    return rest, random
-
-
 def publish(part: CarriedPart, content: bytes) -> None:
     """Offer a part whose rows are complete to processes that start later, if it is in a file. Raises OSError.
 
     Args:
         part: What is offered.
-        content: All of it but its rows and its claim, encoded.
+        content: Its `rest` and `random`, encoded.
     """
     if part.file is not None:
         part.file.publish(part.claim, content)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ORIGIN_BYTES = 7
+"""So many fit into the signed integer that ranks compare."""
 _PLACE = ("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1")
 
 _MOST_LATE = 2
@@ -206,7 +207,7 @@ class Sharded(Generic[T]):
         Returns the number of finished steps, and what was built.
         """
         self._number = formed.number
-        # What differs from group to group although two of them may come to the same step, also in another run.
+        # Each group draws another number, as two of them may come to the same step, also in two runs.
         self._origin = least(int.from_bytes(os.urandom(_ORIGIN_BYTES), "big"))[0]
         plan = self._copies if limits.handing > 0 else None
         directory = None if plan is None else plan.directory

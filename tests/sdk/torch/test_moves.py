@@ -108,7 +108,7 @@ def test_a_tensor_without_rows_is_not_sent(owners: tuple[int, int]) -> None:
 
 @st.composite
 def _leaves(draw: st.DrawFn) -> list[int | None]:
-    """What each rank of a round is in the next one; at least one stays."""
+    """Draws for each rank of a round which one it is in the next round; at least one stays."""
     stays = draw(st.lists(st.booleans(), min_size=1, max_size=9).filter(any))
     numbers = iter(draw(st.permutations(range(sum(stays)))))
     return [next(numbers) if each else None for each in stays]

@@ -16,7 +16,6 @@ random number generators, so that training continues exactly if the batches are 
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 import shutil
 from pathlib import Path
@@ -29,6 +28,7 @@ from torch.distributed.checkpoint import CheckpointException  # type: ignore[imp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict  # type: ignore[import-not-found,unused-ignore]
 
 from .background import BackgroundSave
+from .encoding import decoded, encoded
 from .random_state import encoded_random_state, seed_anew, set_encoded_random_state
 from .zero import is_zero, part_of_zero, zero_optimizers
 
@@ -102,7 +102,7 @@ class ShardedCheckpoints:
         )
         for name, zero in self._zeros.items():
             entries = {number: own.get(_NAME_OF_ZERO.format(name, number)) for number in part_of_zero(zero)["state"]}
-            states = {number: _decoded(content) for number, content in entries.items() if content is not None}
+            states = {number: decoded(content) for number, content in entries.items() if content is not None}
             zero.load_state_dict({**state[name], "state": states})
         random = own.get(_NAME_OF_RANDOM.format(dist.get_rank()))
         if random is not None:
@@ -155,7 +155,7 @@ class ShardedCheckpoints:
         found = {_NAME_OF_RANDOM.format(dist.get_rank()): bytearray(encoded_random_state())}
         for name, zero in self._zeros.items():
             states = part_of_zero(zero)["state"]
-            found.update({_NAME_OF_ZERO.format(name, number): _encoded(state) for number, state in states.items()})
+            found.update({_NAME_OF_ZERO.format(name, number): encoded(state) for number, state in states.items()})
         return found
 
     def _state(self) -> dict[str, Any]:
@@ -271,17 +271,6 @@ def _as_tensors(contents: Mapping[str, bytearray]) -> dict[str, Any]:
     return {name: torch.frombuffer(content, dtype=torch.uint8) for name, content in contents.items()}
 
 
-def _encoded(value: Any) -> bytearray:
-    file = io.BytesIO()
-    torch.save(value, file)
-    return bytearray(file.getbuffer())
-
-
-def _decoded(content: bytearray) -> Any:
-    # It comes from a rank of this job, and a scheduler's state may be of any type.
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
-
-
 def _complete(directory: Path) -> list[int]:
     """Return the steps of the complete checkpoints, in ascending order."""
     found = (_COMPLETE.fullmatch(path.parent.name) for path in directory.glob("*/.metadata"))
@@ -314,7 +303,7 @@ def broadcast(value: Any, source: int) -> Any:
     """Return the value of the rank `source` in every rank. The object collectives of torch would need NumPy."""
     content = bytearray()
     if dist.get_rank() == source:
-        content = _encoded(value)
+        content = encoded(value)
     size = torch.tensor(len(content), device=device_type())
     dist.broadcast(size, source)
     content = content or bytearray(int(size))
@@ -322,7 +311,7 @@ def broadcast(value: Any, source: int) -> Any:
     sent = data.to(device_type())
     dist.broadcast(sent, source)
     data.copy_(sent)
-    return _decoded(content)
+    return decoded(content)
 
 
 def device_type(group: Any = None) -> str:
