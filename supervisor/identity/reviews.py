@@ -9,13 +9,13 @@ import jwt
 import msgspec
 
 from servicekit.clock import Clock
-from servicekit.kubernetes.errors import ApiError, ApiUnavailableError
+from servicekit.kubernetes.errors import ApiError
+from servicekit.kubernetes.reviews import review
 from servicekit.kubernetes.server import ApiServer, Call
 from servicekit.rate import TokenBucket, TokenBuckets
 from supervisor.identity.people import READ, UserRight
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError, Person
 
-_TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _RIGHTS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 _MAX_TOKEN = 8192
@@ -36,51 +36,12 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class ReviewedUser(msgspec.Struct, frozen=True):
-    """The user of a token, as the API server knows it."""
-
-    username: str = ""
-    uid: str = ""
-    groups: list[str] = []
-    extra: dict[str, list[str]] = {}
-
-
-class ReviewStatus(msgspec.Struct, frozen=True):
-    """Says what a review of a token has found."""
-
-    authenticated: bool = False
-    audiences: list[str] = []
-    user: ReviewedUser = ReviewedUser()
-
-
-class _TokenReview(msgspec.Struct, frozen=True):
-    status: ReviewStatus = ReviewStatus()
-
-
 class _AccessStatus(msgspec.Struct, frozen=True):
     allowed: bool = False
 
 
 class _AccessReview(msgspec.Struct, frozen=True):
     status: _AccessStatus = _AccessStatus()
-
-
-async def review(server: ApiServer, token: str, audiences: Sequence[str] = ()) -> ReviewStatus:
-    """Has a token reviewed: for these audiences, or else for the API server's own.
-
-    Raises:
-        ApiError: It cannot be reviewed at present.
-    """
-    body = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenReview",
-        "spec": {"token": token, **({"audiences": audiences} if audiences else {})},
-    }
-    shown = await server.request(Call(method="POST", path=_TOKENS, body=msgspec.json.encode(body)))
-    try:
-        return msgspec.json.decode(shown, type=_TokenReview).status
-    except msgspec.MsgspecError as error:
-        raise ApiUnavailableError("the review of the token cannot be read") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ import structlog
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError, RefusedError
+from servicekit.kubernetes.reviews import ReviewedPod, ReviewStatus, review
 from servicekit.kubernetes.server import ApiServer, Call
 from supervisor.identity.pod_tokens import KeysNotPublishedError, PodClaims
-from supervisor.identity.reviews import ReviewedUser, ReviewStatus, review
 from supervisor.identity.tokens import AuthenticationUnavailableError, BadTokenError
 
 _DISCOVERY_PATH = "/.well-known/openid-configuration"
@@ -34,9 +34,6 @@ _RETRY_SECONDS = 10.0
 
 _REFRESH_SECONDS = 600.0
 """A key stays valid for this long after the API server stops publishing it."""
-
-_ACCOUNT = "system:serviceaccount"
-_POD_NAME, _POD_UID = "authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid"
 
 _KEEP_SECONDS = 60.0
 """A token is reviewed once a minute: when 5,000 agents and as many pods reconnect together, each needs one review."""
@@ -208,7 +205,8 @@ class TokenReviewVerifier:
             if len(self._outcomes) >= _MAX_KEPT:
                 del self._outcomes[next(iter(self._outcomes))]
             is_valid = status.authenticated and self._audience in status.audiences
-            claims = _claims(status.user, issued) if is_valid else None
+            pod = status.user.pod if is_valid else None
+            claims = None if pod is None else _claims(pod, issued)
             outcome = self._outcomes[key] = _ReviewOutcome(claims, self._clock.monotonic() + _KEEP_SECONDS)
         if outcome.claims is None:
             raise BadTokenError("the token is not a pod's, has expired, or is for another audience")
@@ -236,11 +234,5 @@ class TokenReviewVerifier:
         return status
 
 
-def _claims(user: ReviewedUser, issued: float) -> PodClaims | None:
-    """Returns the claims in a review; None if the user is not a pod."""
-    rest, _, account = user.username.rpartition(":")
-    prefix, _, namespace = rest.rpartition(":")
-    pod, uid = user.extra.get(_POD_NAME, [""])[0], user.extra.get(_POD_UID, [""])[0]
-    if prefix != _ACCOUNT or not pod or not uid:
-        return None
-    return PodClaims(namespace=namespace, account=account, pod=pod, uid=uid, issued=issued)
+def _claims(pod: ReviewedPod, issued: float) -> PodClaims:
+    return PodClaims(namespace=pod.namespace, account=pod.account, pod=pod.name, uid=pod.uid, issued=issued)
