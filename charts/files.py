@@ -11,6 +11,7 @@ from charts.rights import rights_table, role_rules
 from charts.settings_page import settings_defaults
 from charts.settings_schema import agent_settings, operator_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
+from node_agent.keeper.settings import KeeperSettings
 from node_agent.settings import AgentSettings
 from supervisor.jobs.gangs import RIGHTS as GANG_RIGHTS
 from supervisor.jobs.kind import AnyKind, Right
@@ -91,6 +92,7 @@ def _settings_page(present: str) -> str:
     parts = {
         "supervisor": settings_defaults(SupervisorSettings, "JOB_SUPERVISOR"),
         "agent": settings_defaults(AgentSettings, "NODE_AGENT"),
+        "keeper": settings_defaults(KeeperSettings, "STATE_KEEPER"),
         "operator": settings_defaults(TrainingJobOperatorSettings, "TRAININGJOB_OPERATOR"),
     }
     return _with_tables(present, parts)

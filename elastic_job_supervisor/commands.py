@@ -29,6 +29,11 @@ def node_agent() -> int:
     return _main("node_agent.__main__")
 
 
+def state_keeper() -> int:
+    """Runs `elastic-state-keeper`."""
+    return _main("node_agent.keeper.__main__")
+
+
 def trainingjob_operator() -> int:
     """Runs `trainingjob-operator`."""
     return _main("trainingjob_operator.__main__")

@@ -148,9 +148,11 @@ class GuardedSite(web.BaseSite):
         context: Has the server's certificate; None serves without TLS.
         timeout_seconds: For the TLS handshake, and then as for a `GuardedConnection`.
         on_drop: See `GuardedConnection`.
+        max_connections: Further ones are closed at once. Some of those that are accepted together with the last one
+            may be served as well. None: as many as there are descriptors.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the last one has a default
         self,
         runner: web.AppRunner,
         address: Address,
@@ -158,11 +160,13 @@ class GuardedSite(web.BaseSite):
         *,
         timeout_seconds: float,
         on_drop: OnDrop,
+        max_connections: int | None = None,
     ) -> None:
         super().__init__(runner, ssl_context=context, backlog=_BACKLOG)
         self._timeout_seconds = timeout_seconds
         self._address = address
         self._on_drop = on_drop
+        self._max_connections = max_connections
 
     @property
     def name(self) -> str:
@@ -191,6 +195,8 @@ class GuardedSite(web.BaseSite):
         server = self._runner.server
         if server is None:
             raise ConnectionAbortedError("the server has stopped")
+        if self._max_connections is not None and len(server.connections) >= self._max_connections:
+            raise ConnectionAbortedError("there are too many connections")
         return GuardedConnection(server(), self._timeout_seconds, self._on_drop)
 
 

@@ -10,6 +10,7 @@ _PAGE = Path(__file__).parents[2] / "docs/reference/exit-codes.md"
 _COMMANDS = {
     "`elastic-job-supervisor`": "supervisor.__main__",
     "`elastic-node-agent`": "node_agent.__main__",
+    "`elastic-state-keeper`": "node_agent.keeper.__main__",
     "`job-supervisor`, `kubectl job-supervisor`": "job_supervisor.cli.command",
     "`kubeai-run`": "kubeai.elastic.commands.run",
 }

@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from node_agent.channel import SupervisorEndpoint
+from node_agent.keeper.ledger import Bounds, Ledger
+from node_agent.keeper.metrics import KeeperMetrics
 from node_agent.metrics import AgentMetrics
 from node_agent.node import ThisNode
 from node_agent.outbox import NoticeOutbox
@@ -49,6 +51,12 @@ def agents(directory: Path) -> CollectorRegistry:
     return metrics.registry
 
 
+def keepers() -> CollectorRegistry:
+    metrics = KeeperMetrics("0", Bulkhead(Clock()))
+    metrics.observe(Ledger(Bounds(host=0, tenant=0)), 0)
+    return metrics.registry
+
+
 def served(registry: CollectorRegistry) -> Iterator[tuple[str, str, str]]:
     # Nothing public says which labels a family has that has no samples.
     for collector in registry._collector_to_names:
@@ -64,5 +72,5 @@ def _name(family: Metric) -> str:
 
 def test_the_page_and_the_registries_agree(tmp_path: Path) -> None:
     written = [(row["name"], row["kind"], row["labels"].strip()) for row in _ROW.finditer(PAGE.read_text("utf-8"))]
-    assert sorted(written) == sorted([*served(supervisors()), *served(agents(tmp_path))])
+    assert sorted(written) == sorted([*served(supervisors()), *served(agents(tmp_path)), *served(keepers())])
     assert len(written) == len({name for name, _, _ in written})

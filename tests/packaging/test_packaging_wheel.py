@@ -13,7 +13,7 @@ import pytest
 from tests.packaging.packaging_environment import PackagingEnvironment
 from tests.testkit.server_process import started
 
-_COMMANDS = ("elastic-job-supervisor", "elastic-node-agent", "job-supervisor")
+_COMMANDS = ("elastic-job-supervisor", "elastic-node-agent", "elastic-state-keeper", "job-supervisor")
 _SUPERVISORD = "supervisor==4.3.0 --hash=sha256:0bcb763fddafba410f35cbde226aa7f8514b9fb82eb05a0c85f6588d1c13f8db"
 
 

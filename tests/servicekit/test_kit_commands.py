@@ -11,17 +11,20 @@ import pytest
 
 from job_supervisor.cli.command import main as job_supervisor
 from node_agent.__main__ import main as node_agent
+from node_agent.keeper.__main__ import main as state_keeper
 from supervisor.__main__ import main as supervisor
 
 _BASH = shutil.which("bash")
 _COMMANDS = {
     "elastic-job-supervisor": "supervisor",
     "elastic-node-agent": "node_agent",
+    "elastic-state-keeper": "node_agent.keeper",
     "job-supervisor": "job_supervisor.cli.command",
 }
 _MAINS: dict[str, Callable[[], int | None]] = {
     "elastic-job-supervisor": supervisor,
     "elastic-node-agent": node_agent,
+    "elastic-state-keeper": state_keeper,
     "job-supervisor": job_supervisor,
 }
 
