@@ -9,7 +9,7 @@ from charts.dashboards import dashboards
 from charts.hub import customization
 from charts.rights import rights_table, role_rules
 from charts.settings_page import settings_defaults
-from charts.settings_schema import agent_settings, operator_settings, supervisor_settings
+from charts.settings_schema import agent_settings, keeper_settings, operator_settings, supervisor_settings
 from charts.values_table import settings_table, values_table
 from node_agent.keeper.settings import KeeperSettings
 from node_agent.settings import AgentSettings
@@ -73,6 +73,7 @@ def _schema(present: str) -> str:
     schema["definitions"] |= {
         "supervisorSettings": supervisor_settings(),
         "agentSettings": agent_settings(),
+        "keeperSettings": keeper_settings(),
         "operatorSettings": operator_settings(),
     }
     return json.dumps(schema, indent=2) + "\n"
@@ -83,6 +84,7 @@ def _readme(present: str) -> str:
         "values": values_table((CHART / "values.yaml").read_text("utf-8")),
         "supervisor": settings_table(supervisor_settings(), "JOB_SUPERVISOR"),
         "agent": settings_table(agent_settings(), "NODE_AGENT"),
+        "keeper": settings_table(keeper_settings(), "STATE_KEEPER"),
         "operator": settings_table(operator_settings(), "TRAININGJOB_OPERATOR"),
     }
     return _with_tables(present, parts)

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from node_agent.keeper.settings import KeeperSettings
 from node_agent.settings import AgentSettings
 from supervisor.jobs.registry import RESOURCES
 from supervisor.settings import NAMESPACE
@@ -21,6 +22,7 @@ SUPERVISOR_OWNED = frozenset(
         "data_dir",
         "grpc_address",
         "http_address",
+        "keeper_port",
         "keys_secret",
         "leader_election",
         "metrics_address",
@@ -51,6 +53,17 @@ AGENT_OWNED = frozenset(
 
 OPERATOR_OWNED = frozenset({"lease", "metrics_address", "pod_name", "probe_address"})
 """Settings of the operator that the chart sets itself."""
+
+
+KEEPER_OWNED = frozenset(
+    {"address", "audience", "bytes", "directory", "metrics_address", "probe_address", "seconds", "tenant_bytes"}
+)
+"""Settings of the state keeper that the chart sets itself."""
+
+
+def keeper_settings() -> Schema:
+    """Return the schema of `keeper.settings`."""
+    return _schema(KeeperSettings, KEEPER_OWNED)
 
 
 def operator_settings() -> Schema:

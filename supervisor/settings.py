@@ -191,6 +191,15 @@ class Settings(Policy):
             "the API server publishes at /.well-known/openid-configuration."
         ),
     ] = ""
+    keeper_port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65535,
+            description="The port of the state keeper on each node: the webhook sets KUBEAI_KEEPER in new pods to it, "
+            "with their node's address. 0: there is none.",
+        ),
+    ] = 0
     grpc_address: Annotated[str, Meta(description="host:port for agents; port 0 picks a free port.")] = "127.0.0.1:8470"
     http_address: Annotated[str, Meta(description="host:port for launchers and training processes.")] = "127.0.0.1:8471"
     status_page: Annotated[

@@ -61,7 +61,7 @@ async def _serve(settings: KeeperSettings, stop: asyncio.Event) -> None:
     bulkhead = Bulkhead(clock)
     asyncio.get_running_loop().set_exception_handler(bulkhead.on_loop_error)
     metrics = KeeperMetrics(version(_DISTRIBUTION), bulkhead)
-    of_tenant = settings.bytes if settings.tenant_bytes is None else settings.tenant_bytes
+    of_tenant = settings.tenant_bytes or settings.bytes
     async with contextlib.AsyncExitStack() as stack:
         tenants = await stack.enter_async_context(_tenants(settings, clock))
         files = PartFiles(settings.directory)

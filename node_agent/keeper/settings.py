@@ -45,11 +45,9 @@ class KeeperSettings:
         ),
     ]
     tenant_bytes: Annotated[
-        int | None,
-        Meta(
-            ge=0, le=_MAX_BYTES, description="The most bytes of one tenant, a namespace. Empty: as many as of the host."
-        ),
-    ] = None
+        int,
+        Meta(ge=0, le=_MAX_BYTES, description="The most bytes of one tenant, a namespace. 0: as many as of the host."),
+    ] = 0
     seconds: Annotated[
         float,
         Meta(

@@ -19,6 +19,9 @@ _TOKEN_SECONDS = 3600
 _EXECUTABLE = 0o555
 _EXCLUSIONS = "excluded-hosts"
 
+_KEEPER, _HOST_IP = "KUBEAI_KEEPER", "KUBEAI_HOST_IP"
+"""Variables: the address of the state keeper on the pod's node, and that of the node, which it is made of."""
+
 MAX_NODES = 100
 """Nodes that one pod names in all its terms together. These take 10 KiB, and the scheduler compares each with every
 node. A pod that lands on another noticed node is handled as without the webhook."""
@@ -61,12 +64,14 @@ class PodInjection:
         address: The URL of the supervisor.
         ca: The CAs of its certificate as PEM; empty if the system's CAs are enough.
         audience: The audience of the tokens.
+        keeper_port: The port of the state keeper on each node; None without one.
         avoid: The nodes that new pods avoid.
     """
 
     address: str
     ca: str
     audience: str
+    keeper_port: int | None = None
     avoid: AvoidedNodes = field(default_factory=AvoidedNodes)
 
 
@@ -84,11 +89,12 @@ def mutation_for(pod: NewPod, injection: PodInjection) -> PodMutation:
     if not opts_in(annotations) or MIRROR in annotations:
         return PodMutation()
     identity = _identity(pod, injection)
-    return PodMutation((*identity.patch, *avoidance_patch(pod, injection.avoid)), identity.warnings)
+    keeper = _keeper_patch(pod, injection)
+    return PodMutation((*identity.patch, *keeper, *avoidance_patch(pod, injection.avoid)), identity.warnings)
 
 
 def _identity(pod: NewPod, injection: PodInjection) -> PodMutation:
-    volume = next((each for each in pod.spec.volumes or () if each.name == VOLUME), None)
+    volume = pod.volume(VOLUME)
     if volume is not None and not volume.has_token_for(injection.audience):
         return PodMutation(warnings=[f"the pod has its own volume {VOLUME}, so ours is not added"])
     obstacles = {container_path.path: container_path.container.obstacle() for container_path in pod.containers}
@@ -123,6 +129,22 @@ def _identity(pod: NewPod, injection: PodInjection) -> PodMutation:
     if volume is None:
         patch += appended("/spec/volumes", pod.spec.volumes, [_volume(injection, discovery)])
     return PodMutation([*patch, *mounts], warnings)
+
+
+def _keeper_patch(pod: NewPod, injection: PodInjection) -> list[AddOperation]:
+    """Returns the variables with the address of the keeper on the pod's node, for containers with a token for it."""
+    volume = pod.volume(VOLUME)
+    if injection.keeper_port is None or (volume is not None and not volume.has_token_for(injection.audience)):
+        return []
+    host = {"name": _HOST_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
+    keeper = {"name": _KEEPER, "value": f"$({_HOST_IP}):{injection.keeper_port}"}
+    patch: list[AddOperation] = []
+    for container_path in pod.containers:
+        container = container_path.container
+        if container.obstacle() is None and not container.has_variable(_KEEPER):
+            missing: list[Mapping[str, object]] = [keeper] if container.has_variable(_HOST_IP) else [host, keeper]
+            patch += appended(f"{container_path.path}/env", container.env, missing)
+    return patch
 
 
 def _volume(injection: PodInjection, discovery: HostDiscovery | None) -> Mapping[str, object]:

@@ -41,6 +41,10 @@ class Container(Body, frozen=True):
         """Returns the names of the volumes that are mounted at exactly that path."""
         return frozenset(each.name for each in self.volume_mounts or () if _normal(each.mount_path) == _normal(path))
 
+    def has_variable(self, name: str) -> bool:
+        """Returns whether the container sets a variable of that name itself."""
+        return any(each.name == name for each in self.env or ())
+
     def obstacle(self) -> str | None:
         """Returns why our directory cannot be mounted; None if it can be, or already is."""
         mounts = self.volume_mounts or ()
@@ -58,7 +62,7 @@ class Container(Body, frozen=True):
         own_scripts = self.mounted_at(f"{directory}/{file}")
         has_own = own_scripts and VOLUME not in own_scripts
         # Its processes may be configured for another directory than ours.
-        is_elsewhere = any(each.name == _ENVIRONMENT for each in self.env or ())
+        is_elsewhere = self.has_variable(_ENVIRONMENT)
         return bool(self.mounted_at(directory)) and not has_own and not is_elsewhere
 
 
@@ -174,6 +178,10 @@ class NewPod(Body, frozen=True):
 
     metadata: _NewPodMetadata = _NewPodMetadata()
     spec: _NewPodSpec = _NewPodSpec()
+
+    def volume(self, name: str) -> Volume | None:
+        """Returns the pod's volume of that name."""
+        return next((each for each in self.spec.volumes or () if each.name == name), None)
 
     @property
     def containers(self) -> Iterator[ContainerPath]:

@@ -490,6 +490,7 @@ class SupervisorReplica:
                 address=settings.public_address,
                 ca=ca(),
                 audience=settings.token_audience,
+                keeper_port=settings.keeper_port or None,
                 avoid=nodes.now(),
             )
 

@@ -51,6 +51,7 @@ _RENDERINGS: list[Mapping[str, Any]] = [
     {"prices": {"as_of": "2026-11-01", "currency": "EUR", "machines": [{"type": "big", "spot": 1.5}]}},
     {"record": {"urlSecret": {"name": "record"}}},
     {"tracing": {"endpoint": "http://collector:4317"}},
+    {"keeper": {"enabled": True}},
 ]
 
 
@@ -60,7 +61,9 @@ def _environment(helm: Helm, service: str, values: Mapping[str, Any]) -> dict[st
 
 
 @pytest.mark.parametrize(
-    "values", _RENDERINGS, ids=["self", "own-certificate", "metrics", "notifications", "prices", "record", "traces"]
+    "values",
+    _RENDERINGS,
+    ids=["self", "own-certificate", "metrics", "notifications", "prices", "record", "traces", "keeper"],
 )
 @pytest.mark.parametrize("service", _SERVICES)
 def test_a_service_starts_with_what_the_chart_sets(helm: Helm, service: str, values: Mapping[str, Any]) -> None:

@@ -56,6 +56,7 @@ def test_the_promised_defaults() -> None:
         "kueue_priority_boost_hold_seconds": 300.0,
         "token_audience": "job-supervisor.kube-ai.io",
         "token_issuer": "",
+        "keeper_port": 0,
         "grpc_address": "127.0.0.1:8470",
         "http_address": "127.0.0.1:8471",
         "status_page": True,

@@ -1,6 +1,7 @@
 {{- define "supervisor.name" -}}{{ .Values.fullnameOverride }}{{- end }}
 {{- define "agent.name" -}}{{ .Values.fullnameOverride }}-agent{{- end }}
 {{- define "trainingjob-operator.name" -}}{{ .Values.fullnameOverride }}-trainingjobs{{- end }}
+{{- define "keeper.name" -}}{{ .Values.fullnameOverride }}-keeper{{- end }}
 {{- define "metrics.name" -}}{{ .Values.fullnameOverride }}-metrics{{- end }}
 {{- define "webhook.name" -}}{{ .Values.fullnameOverride }}-webhook{{- end }}
 {{- define "audience" -}}{{ .Values.supervisor.settings.tokenAudience | default "job-supervisor.kube-ai.io" }}{{- end }}
@@ -153,6 +154,12 @@ envFrom: {{- toYaml . | nindent 2 }}
 {{- else if .root.Values.metrics.enabled -}}
 {{- if or (not .kind) (.root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind)) }}yes{{ end }}
 {{- end }}
+{{- end }}
+
+{{- /* The bytes of a quantity such as 64Gi. */}}
+{{- define "bytes" -}}
+{{- $units := dict "" 1 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- mul (regexFind "^[0-9]+" . | int64) (get $units (regexFind "[A-Za-z]*$" .) | int64) }}
 {{- end }}
 
 {{- define "image" -}}

@@ -75,8 +75,10 @@ async def account(namespace: Namespace, cluster: RunningCluster, directory: Path
     return await mounted(namespace, cluster, directory)
 
 
-async def mounted(namespace: Namespace, cluster: RunningCluster, directory: Path) -> dict[str, str]:
-    token = await namespace.token("agent")
+async def mounted(
+    namespace: Namespace, cluster: RunningCluster, directory: Path, account: str = "agent"
+) -> dict[str, str]:
+    token = await namespace.token(account)
     return _mounted(token, namespace, cluster, directory)
 
 

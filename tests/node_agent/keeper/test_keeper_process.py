@@ -2,48 +2,24 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
 from node_agent.keeper.settings import KeeperAuthentication, KeeperSettings, load
 from servicekit.settings import SettingsError
-from tests.node_agent.agent_process import AgentProcess, agent, probe
-from tests.node_agent.keeper.keeper_world import MIB, memory
+from tests.node_agent.agent_process import probe
+from tests.node_agent.keeper.keeper_process import keeper, listening
+from tests.node_agent.keeper.keeper_world import memory
 from tests.testkit.waiting import until
 
 STATE = "5a" * 32
 TOKEN = "a-token-that-is-secret"
 
 
-@asynccontextmanager
-async def keeper(directory: Path, **settings: Any) -> AsyncIterator[AgentProcess]:
-    environ = {
-        "STATE_KEEPER_DIRECTORY": str(directory),
-        "STATE_KEEPER_BYTES": str(64 * MIB),
-        "STATE_KEEPER_ADDRESS": "127.0.0.1:0",
-        "STATE_KEEPER_AUTHENTICATION": "none",
-        "STATE_KEEPER_PROBE_ADDRESS": "127.0.0.1:0",
-        "STATE_KEEPER_METRICS_ADDRESS": "127.0.0.1:0",
-        **{f"STATE_KEEPER_{name.upper()}": str(value) for name, value in settings.items()},
-    }
-    async with agent(environ, ("node_agent.keeper",)) as running:
-        yield running
-
-
-async def _at(running: AgentProcess, event: str) -> str:
-    await until(lambda: running.event(event))
-    line = running.event(event)
-    assert line is not None
-    return str(line["address"])
-
-
 async def _put(http: aiohttp.ClientSession, url: str, data: bytes) -> int:
-    headers: Mapping[str, str] = {"Authorization": f"Bearer {TOKEN}", "Keep-Seconds": "60"}
+    headers = {"Authorization": f"Bearer {TOKEN}", "Keep-Seconds": "60"}
     async with http.put(url, data=data, headers=headers) as answer:
         return answer.status
 
@@ -53,7 +29,7 @@ async def test_a_state_outlives_the_process_and_no_secret_is_logged() -> None:
     with memory() as directory:
         async with aiohttp.ClientSession() as http:
             async with keeper(directory) as first:
-                address = await _at(first, "keeper.listening")
+                address = await listening(first)
                 assert (await probe(first, "/readyz"))[0] == 200
                 assert await _put(http, f"http://{address}/v1/states/{STATE}/0", b"state") == 201
                 assert await _put(http, f"http://{address}/v1/states/{STATE}/x", b"state") == 400
@@ -62,7 +38,7 @@ async def test_a_state_outlives_the_process_and_no_secret_is_logged() -> None:
                 head = f"PUT /v1/states/{STATE}/1 HTTP/1.1\r\nHost: k\r\nKeep-Seconds: 9\r\nContent-Length: 9\r\n\r\n1"
                 writer.write(head.encode())
                 await until(lambda: any(path.name.startswith("draft-") for path in directory.iterdir()))
-                metrics = await _at(first, "metrics.listening")
+                metrics = await listening(first, "metrics.listening")
                 async with http.get(f"http://{metrics}/metrics") as answer:
                     served = await answer.text()
                 assert "state_keeper_bytes 8192.0" in served
@@ -70,7 +46,7 @@ async def test_a_state_outlives_the_process_and_no_secret_is_logged() -> None:
                 await first.stop(signal.SIGKILL)
                 writer.close()
             async with keeper(directory) as second:
-                address = await _at(second, "keeper.listening")
+                address = await listening(second)
                 async with http.get(f"http://{address}/v1/states/{STATE}/0") as answer:
                     assert await answer.read() == b"state"
                 async with http.get(f"http://{address}/v1/states/{STATE}/1") as answer:
@@ -92,7 +68,7 @@ async def test_a_state_outlives_the_process_and_no_secret_is_logged() -> None:
 async def test_a_directory_has_one_keeper() -> None:
     with memory() as directory:
         async with keeper(directory) as first:
-            await _at(first, "keeper.listening")
+            await listening(first)
             async with keeper(directory) as second:
                 await second.process.wait()
             assert second.process.returncode == 78
@@ -112,7 +88,7 @@ def test_the_defaults_are_the_promised_ones() -> None:
     assert settings == KeeperSettings(
         directory=Path("/states"),
         bytes=1,
-        tenant_bytes=None,
+        tenant_bytes=0,
         seconds=3600.0,
         address="0.0.0.0:8476",
         authentication=KeeperAuthentication.KUBERNETES,
@@ -124,6 +100,7 @@ def test_the_defaults_are_the_promised_ones() -> None:
     ("name", "value"),
     [
         ("BYTES", "-1"),
+        ("TENANT_BYTES", "-1"),
         ("BYTES", "1Gi"),
         ("SECONDS", "0"),
         ("SECONDS", "nan"),
