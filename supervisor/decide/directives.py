@@ -64,8 +64,10 @@ class JobDirectives:
             act_at=act_at,
             notice=None if host is None else self.notices[host],
             host=host,
+            is_own=host is not None and host == worker.host,
             release=has_stopped or job.over or worker.run < max(job.observed.run, job.decision.run),
             agreement=_agreement(job, worker),
+            max_wait_seconds=job.spec.max_wait_seconds,
         )
 
 

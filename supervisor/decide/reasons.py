@@ -127,6 +127,8 @@ def outcome(kind: str, step: int | None, error: str) -> str:
     match kind:
         case AcknowledgementKind.SAVED:
             return f"saved a checkpoint{at}"
+        case AcknowledgementKind.KEPT:
+            return f"left the state{at} in the memory of hosts that stay, and saved no checkpoint"
         case AcknowledgementKind.FAILED:
             return f"could not save{at}: {error}"
     return "left, without saying that it saved"

@@ -176,21 +176,25 @@ def is_answer(job: SupervisedJob, run: int, answer: Acknowledgement) -> bool:
         return False
     # Ranks that do not ask after every step stop at the next one at which they ask.
     at = None if agreed is None else agreed.step
-    return answer.kind is not AcknowledgementKind.SAVED or at is None or answer.step is None or answer.step >= at
+    is_of_step = answer.kind in (AcknowledgementKind.SAVED, AcknowledgementKind.KEPT)
+    return not is_of_step or at is None or answer.step is None or answer.step >= at
 
 
 def _after(before: Acknowledgement, later: Acknowledgement) -> Acknowledgement:
     """Chooses between two answers to one STOP.
 
-    A saved checkpoint counts more than an exit. A failure is taken back only by the rank that has failed.
+    A saved checkpoint counts more than a kept state, and that more than an exit. A failure is taken back only by the
+    rank that has failed.
     """
     kinds = AcknowledgementKind
     match before.kind, later.kind:
-        case (kinds.LEFT, kinds.SAVED | kinds.FAILED):
+        case (kinds.LEFT, kinds.SAVED | kinds.KEPT | kinds.FAILED):
             return later
-        case (kinds.SAVED, kinds.FAILED) if later.rank != before.rank:
+        case (kinds.KEPT, kinds.SAVED):
             return later
-        case (kinds.FAILED, kinds.SAVED) if later.rank == before.rank:
+        case (kinds.SAVED | kinds.KEPT, kinds.FAILED) if later.rank != before.rank:
+            return later
+        case (kinds.FAILED, kinds.SAVED | kinds.KEPT) if later.rank == before.rank:
             return later
         case (kinds.FAILED, kinds.FAILED | kinds.LEFT) if later.rank == before.rank and not before.has_left:
             is_over = later.kind is kinds.LEFT or later.has_left

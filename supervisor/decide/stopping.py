@@ -266,7 +266,10 @@ def _acknowledged(answer: Acknowledgement | None, *, together: bool) -> str:
     who, has, they = ("All ranks", "have", "they") if together else ("Rank 0", "has", "it")
     if answer is None or answer.kind is AcknowledgementKind.LEFT:
         return f"{who} {has} left, without saying that {they} saved."
-    return f"{who} {has} saved a checkpoint{'' if answer.step is None else f' of step {answer.step}'}."
+    of_step = "" if answer.step is None else f" of step {answer.step}"
+    if answer.kind is AcknowledgementKind.KEPT:
+        return f"{who} {has} left the state{of_step} in the memory of hosts that stay; no checkpoint of it is saved."
+    return f"{who} {has} saved a checkpoint{of_step}."
 
 
 def _unanswered_by(s: Situation, stop: Stop) -> str:

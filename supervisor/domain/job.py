@@ -80,9 +80,14 @@ class Result(StrEnum):
 
 
 class AcknowledgementKind(StrEnum):
-    """SAVED: a checkpoint is on disk. LEFT: rank 0 is in its exit hook. FAILED: a checkpoint could not be saved."""
+    """How rank 0 has answered a STOP.
+
+    SAVED: a checkpoint is on disk. KEPT: hosts that stay have the state in memory. LEFT: rank 0 is in its exit hook.
+    FAILED: a checkpoint could not be saved.
+    """
 
     SAVED = "saved"
+    KEPT = "kept"
     LEFT = "left"
     FAILED = "failed"
 

@@ -139,7 +139,8 @@ class ProcessDirective:
 
     `notice` is shown even before a decision, and `host` is the job's host that it concerns. `release` lets a process
     exit that is held in its exit hook. `agreement` is the present agreement of the process's run on a step; a STOP or
-    CHECKPOINT with a committed one takes effect at its step.
+    CHECKPOINT with a committed one takes effect at its step. `is_own`: the notice concerns the process's own host.
+    `max_wait_seconds` is how long the job waits to be resumed; 0 for ever.
     """
 
     kind: ProcessDirectiveKind
@@ -149,5 +150,7 @@ class ProcessDirective:
     act_at: float | None = None
     notice: ReclaimNotice | None = None
     host: Host | None = None
+    is_own: bool = False
     release: bool = False
     agreement: Agreement | None = None
+    max_wait_seconds: float = 0.0

@@ -476,7 +476,9 @@ def message(directive: ProcessDirective, job: JobName, now: float) -> Mapping[st
             "source": notice.source,
             "host": directive.host or notice.subject.name,
             "seconds_left": seconds_left,
+            "own": directive.is_own,
         },
+        "max_wait": directive.max_wait_seconds or None,
         "release": directive.release,
         "agreement": None
         if agreement is None

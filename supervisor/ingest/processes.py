@@ -138,13 +138,15 @@ class PostedReportKind(StrEnum):
 
     RANK = "rank"
     SAVED = "saved"
+    KEPT = "kept"
     LEFT = "left"
     FAILED = "failed"
     AGREEMENT = "agreement"
     RESUMED = "resumed"
 
 
-_ACKNOWLEDGEMENTS = (PostedReportKind.SAVED, PostedReportKind.LEFT, PostedReportKind.FAILED)
+_OF_STATE = (PostedReportKind.SAVED, PostedReportKind.KEPT)
+_ACKNOWLEDGEMENTS = (*_OF_STATE, PostedReportKind.LEFT, PostedReportKind.FAILED)
 
 
 class PostedProcessReport(ProcessMessage, frozen=True, kw_only=True):
@@ -356,7 +358,7 @@ class ProcessEndpoints:
     def _answer(self, worker: Worker, sent: PostedProcessReport) -> Acknowledgement:
         """Returns the answer of a report to the STOP. It has an error if nothing is saved."""
         error = ""
-        if sent.kind is not PostedReportKind.SAVED:
+        if sent.kind not in _OF_STATE:
             error = readable(sent.error, MAX_ERROR)
             if not error and sent.kind is PostedReportKind.FAILED:
                 error = UNKNOWN_ERROR
@@ -397,7 +399,7 @@ class ProcessEndpoints:
         if stop is None or job is None or not is_answer(job, worker.run, answer):
             return
         if sent.kind is not PostedReportKind.FAILED:  # It may try again, until it leaves.
-            saved = sent.step if sent.kind is PostedReportKind.SAVED else None
+            saved = sent.step if sent.kind in _OF_STATE else None
             self.ranks.acknowledged(worker, stop.generation, saved)
 
     def _agreed_stop(self, worker: Worker) -> Stop | None:

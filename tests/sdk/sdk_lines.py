@@ -11,6 +11,7 @@ MESSAGE: dict[str, Any] = {
     "run": 2,
     "generation": 7,
     "reason": "too few workers would remain",
-    "notice": {"id": "aliyun/i-1", "source": "aliyun", "host": "node-1", "seconds_left": 29.5},
+    "notice": {"id": "aliyun/i-1", "source": "aliyun", "host": "node-1", "seconds_left": 29.5, "own": True},
     "release": False,
+    "max_wait": 600,
 }

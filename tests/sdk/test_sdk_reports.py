@@ -74,6 +74,14 @@ def test_only_the_checkpoint_of_the_step_at_which_a_process_stops_answers() -> N
     assert _stopped(None).checkpoint_saved(76, 1.0)
 
 
+def test_a_state_in_memory_answers_a_stop_and_is_no_checkpoint() -> None:
+    """The step of the newest checkpoint, which a hello repeats, remains the one before."""
+    monitor = _stopped(77)
+    monitor.state_kept(77, 0.5)
+    assert _answers(monitor) == ("kept", 7)
+    assert (monitor.step, monitor.state.wants_checkpoint, monitor.left().error) == (None, False, "")
+
+
 def test_an_older_outcome_replaces_no_answer_that_waits_to_be_sent() -> None:
     monitor = _stopped(77)
     monitor.checkpoint_saved(77, 1.0)

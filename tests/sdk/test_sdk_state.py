@@ -139,16 +139,15 @@ def test_a_checkpoint_is_wanted_once_a_generation(kind: str) -> None:
 
 def test_a_message_is_read_with_all_its_fields() -> None:
     read = parse_line({**MESSAGE, "invented": {"later": True}})
-    notice = Notice("aliyun/i-1", "aliyun", "node-1", 29.5)
-    assert read == DirectiveLine(
-        Directive(DirectiveKind.STOP, "job", 2, 7, "too few workers would remain"), 1.5, 30.0, notice, release=False
-    )
+    notice = Notice("aliyun/i-1", "aliyun", "node-1", 29.5, own=True)
+    directive = Directive(DirectiveKind.STOP, "job", 2, 7, "too few workers would remain")
+    assert read == DirectiveLine(directive, 1.5, 30.0, notice, release=False, max_wait=600.0)
 
 
-@pytest.mark.parametrize("field", ["seconds_left", "notice", "release"])
+@pytest.mark.parametrize("field", ["seconds_left", "notice", "release", "max_wait"])
 def test_what_may_be_left_out_is_neutral(field: str) -> None:
     kept = {name: value for name, value in MESSAGE.items() if name != field}
-    neutral = {"seconds_left": None, "notice": None, "release": False}[field]
+    neutral = {"seconds_left": None, "notice": None, "release": False, "max_wait": None}[field]
     assert parse_line(kept) == parse_line({**MESSAGE, field: neutral})
 
 

@@ -140,6 +140,33 @@ def checkpoint_failed(error: object, step: int | None = None) -> None:
         _session.monitor.checkpoint_failed(_whole(step), described(error))
 
 
+def state_kept(step: int, *, seconds: float) -> None:
+    """Report that the state of the agreed step is in the memory of hosts that stay. For the package's own loops.
+
+    It answers a STOP as a checkpoint does, and is none: the supervisor does not count on it after the job has resumed.
+
+    Args:
+        step: The number of finished steps.
+        seconds: How long it took.
+    """
+    if not _session.is_child:
+        _session.monitor.state_kept(step, seconds)
+
+
+def host_leaves() -> bool:
+    """Return whether this process's own host has a notice. For the package's own loops."""
+    known = _session.monitor.state.notice
+    return known is not None and known.own
+
+
+def max_wait() -> float | None:
+    """Return how long the job waits to be resumed after a stop, in seconds; None for any time, or if it is not known.
+
+    For the package's own loops.
+    """
+    return _session.monitor.state.max_wait
+
+
 def may_save_again() -> bool:
     """Return whether a save that has failed may be repeated in this process alone. For the package's own loops."""
     member = _session.monitor.member

@@ -17,6 +17,9 @@ __all__ = ["Accumulation", "accumulation", "asked", "finish_step", "steps"]
 
 Batch = TypeVar("Batch")
 
+KEPT = object()
+"""What a `save` of the package returns if there is no checkpoint: the state is in the memory of hosts that stay."""
+
 _FIRST_PAUSE = 1.0  # seconds; each further one is twice as long
 _RESERVE = 2.0  # seconds before the deadline: the report of the save needs some time as well
 
@@ -96,7 +99,7 @@ def _is_saved(step: int, save: Save, pause: float | None) -> bool:
     """Save and report. Return False after a failure that leaves time for another attempt; otherwise raise it."""
     begun = time.monotonic()
     try:
-        save(step)
+        way = save(step)
     except Exception as error:
         api.checkpoint_failed(error, step)
         if pause is None or not api.may_save_again():
@@ -108,7 +111,11 @@ def _is_saved(step: int, save: Save, pause: float | None) -> bool:
             raise
         sys.stderr.write(f"kubeai.elastic: saving after step {step} failed, trying again in {pause:g} s: {error!r}\n")
         return False
-    api.checkpoint_saved(step, seconds=time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    if way is KEPT:
+        api.state_kept(step, seconds=seconds)
+    else:
+        api.checkpoint_saved(step, seconds=seconds)
     return True
 
 

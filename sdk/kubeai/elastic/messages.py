@@ -48,13 +48,15 @@ class Directive:
 class Notice:
     """A host will be reclaimed: this process's own host, or otherwise the most urgent one of the job.
 
-    `seconds_left` is counted when the notice is read. It is None if the source names no time.
+    `seconds_left` is counted when the notice is read. It is None if the source names no time. `own`: it is this
+    process's own host. False also from a supervisor that does not say it.
     """
 
     id: str
     source: str
     host: str
     seconds_left: float | None
+    own: bool = False
 
 
 class StepPurpose(str, Enum):
@@ -111,7 +113,10 @@ class MalformedDirective(ValueError):  # noqa: N818 - the name describes the lin
 
 @dataclass(frozen=True)
 class DirectiveLine:
-    """A validated line of type `directive`. Durations are seconds from its receipt."""
+    """A validated line of type `directive`. Durations are seconds from its receipt.
+
+    `max_wait` is how long a job that is stopped waits to be resumed, None if there is no limit or it is not known.
+    """
 
     directive: Directive
     act_in: float
@@ -119,6 +124,7 @@ class DirectiveLine:
     notice: Notice | None
     release: bool
     agreement: StepAgreement | None = None
+    max_wait: float | None = None
 
 
 def parse_line(message: Mapping[str, Any]) -> DirectiveLine:
@@ -137,15 +143,17 @@ def parse_line(message: Mapping[str, Any]) -> DirectiveLine:
                 id=typed(found["id"], str),
                 source=typed(found["source"], str),
                 host=typed(found["host"], str),
-                seconds_left=None if found.get("seconds_left") is None else _seconds(found["seconds_left"]),
+                seconds_left=_seconds_or_none(found.get("seconds_left")),
+                own=typed(found.get("own", False), bool),
             )
         return DirectiveLine(
             directive,
             act_in=_seconds(message["act_in"]),
-            seconds_left=None if message.get("seconds_left") is None else _seconds(message["seconds_left"]),
+            seconds_left=_seconds_or_none(message.get("seconds_left")),
             notice=notice,
             release=typed(message.get("release", False), bool),
             agreement=parse_agreement(message.get("agreement")),
+            max_wait=_seconds_or_none(message.get("max_wait")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         # OverflowError: JSON allows integers that no float can hold.
@@ -169,6 +177,7 @@ class ProcessReportKind(str, Enum):
 
     RANK = "rank"
     SAVED = "saved"
+    KEPT = "kept"
     FAILED = "failed"
     LEFT = "left"
     RESUMED = "resumed"
@@ -295,6 +304,10 @@ def described(error: object) -> str:
     if isinstance(error, BaseException):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text[:_MAX_ERROR] or "no reason was given"
+
+
+def _seconds_or_none(value: Any) -> float | None:
+    return None if value is None else _seconds(value)
 
 
 def _seconds(value: Any) -> float:

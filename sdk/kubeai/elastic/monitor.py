@@ -84,7 +84,8 @@ class ReceivedState:
     """The state that results from everything received.
 
     `pending` takes effect at `due` unless a later line replaces it. `deadline` is when the first noticed host is gone,
-    `notice_deadline` when that of `notice` is. `is_agreed`: the directive came at an agreed step.
+    `notice_deadline` when that of `notice` is. `is_agreed`: the directive came at an agreed step. `max_wait` is how
+    long the job waits to be resumed after a stop, in seconds; None for any time.
     """
 
     directive: Directive = NO_DIRECTIVE
@@ -97,6 +98,7 @@ class ReceivedState:
     release: bool = False
     saved_for: int | None = None
     saved_after_signal: bool = False
+    max_wait: float | None = None
 
     @property
     def wants_checkpoint(self) -> bool:
@@ -128,7 +130,9 @@ def apply(state: ReceivedState, line: DirectiveLine, now: float, *, waits_for_st
     """
     left = None if line.notice is None else line.notice.seconds_left
     notice_deadline = None if left is None else now + left
-    received = replace(state, notice=line.notice, notice_deadline=notice_deadline, release=line.release)
+    received = replace(
+        state, notice=line.notice, notice_deadline=notice_deadline, release=line.release, max_wait=line.max_wait
+    )
     if state.directive.is_final:
         return received
     deadline = None if line.seconds_left is None else now + line.seconds_left
@@ -428,6 +432,15 @@ class Monitor:
             self._saved_at_signal = self.outcome if self._is_terminated else None
             self._set_state(replace(self._received, saved_for=generation, saved_after_signal=self._is_terminated))
             return True
+
+    def state_kept(self, step: int, seconds: float) -> None:
+        """Record that the state of the step at which all ranks stop is kept in memory, to be reported."""
+        with self._changed:
+            generation = self.state.directive.generation
+            self.time.spend(Spending.SAVING, seconds)
+            self._save_began, self._failure = None, ""
+            self.outcome = ProcessReport(ProcessReportKind.KEPT, self.member, step, generation)
+            self._set_state(replace(self._received, saved_for=generation))
 
     def checkpoint_failed(self, step: int | None, error: str) -> None:
         """Record why a checkpoint could not be saved, to be reported."""

@@ -52,6 +52,7 @@ _MAX_LETTERS = 1000
 
 _DONE: Mapping[str, str] = {
     AcknowledgementKind.SAVED: "saved",
+    AcknowledgementKind.KEPT: "in the memory of hosts that stay, without a checkpoint,",
     AcknowledgementKind.LEFT: "rank 0 has left, without saying that it saved",
     AcknowledgementKind.FAILED: "not saved",
 }

@@ -97,7 +97,7 @@ def test_a_notice_is_told_by_the_jobs_host() -> None:
     of_its_node = {Host("n2"): notice(9)}
     for number in (1, 2):
         told = _told(running_job(), of_its_node, number)
-        assert (told.notice, told.host) == (notice(9), Host("n2"))
+        assert (told.notice, told.host, told.is_own) == (notice(9), Host("n2"), number == 2)
 
 
 def test_the_launchers_host_concerns_everybody() -> None:

@@ -164,14 +164,20 @@ def test_a_restarted_supervisor_gives_rank_zero_its_time() -> None:
     assert _stop(decide(job, facts, 55).job).everyone
 
 
-@pytest.mark.parametrize("kind", [AcknowledgementKind.SAVED, AcknowledgementKind.LEFT])
+@pytest.mark.parametrize("kind", [AcknowledgementKind.SAVED, AcknowledgementKind.KEPT, AcknowledgementKind.LEFT])
 def test_the_acknowledgement_suspends_at_once(kind: AcknowledgementKind) -> None:
-    """Saved or left: the run is ended before a failed launcher makes anybody restart it."""
+    """Saved, kept or left: the run is ended before a failed launcher makes anybody restart it."""
     job, planned = decide(answered(_stopping(), kind), seeing(noticed(notice(3), notice(4))), 0.5)
     assert job.decision.phase is Phase.SUSPENDED
     assert planned.actions == (SuspendRun(1),)
     assert order_for(job).kind is OrderKind.WAIT
     assert "Rank 0 has" in job.decision.reason
+
+
+def test_a_state_that_is_kept_in_memory_is_not_said_to_be_saved() -> None:
+    job, _ = decide(answered(_stopping(), AcknowledgementKind.KEPT), seeing(noticed(notice(3), notice(4))), 0.5)
+    kept = "Rank 0 has left the state of step 7 in the memory of hosts that stay; no checkpoint of it is saved."
+    assert kept in job.decision.reason
 
 
 def _failed(job: SupervisedJob, **changes: Any) -> SupervisedJob:

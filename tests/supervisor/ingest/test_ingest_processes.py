@@ -108,7 +108,7 @@ async def test_stop_goes_to_rank_zero_alone(served: Served) -> None:
         assert lines[-1]["directive"] == directive
 
 
-@pytest.mark.parametrize("kind", ["saved", "left"])
+@pytest.mark.parametrize("kind", ["saved", "kept", "left"])
 async def test_the_answer_of_rank_zero_is_durable_before_it_is_confirmed_and_suspends(
     served: Served, kind: str
 ) -> None:
@@ -155,6 +155,7 @@ async def test_a_notice_is_shown_before_anything_is_decided(tmp_path: Path) -> N
                 lines[rank] = await training.ranks[rank].lines.next()
         assert [line["directive"] for line in lines] == ["RUN", "LEAVE", "LEAVE"]
         assert 35 < lines[2]["act_in"] < 40 - 0.5
+        assert [line["notice"]["own"] for line in lines] == [False, True, True]
         assert lines[0]["notice"]["id"] == "metadata/n3/uid-n3#1"
         assert lines[0]["notice"]["source"] == "metadata"
         assert 35 < lines[0]["seconds_left"] <= 40
