@@ -5,7 +5,9 @@
 KIND is `memory`, or `file`: then the state goes through checkpoints, or `hurried`: then there is no time for it, or
 `otherwise`: then two ranks divide it in another way, or `exact-SECONDS`: then the state after a step is the same for
 any number of ranks, and waiting has that limit. `copies-K` has a copy each K steps instead of checkpoints, `kept-K`
-has them in files of its host, `both-K` has these and checkpoints, and `saved-K` a checkpoint each K steps. The test
+has them in files of its host, `both-K` has these and checkpoints, and `saved-K` a checkpoint each K steps. `stops`
+stops when its supervisor says so, and keeps the state in memory then if checkpoints take too long, which they do for
+`stops-K`: it has one each K steps. The test
 that has started it says in files when all ranks pause, and which signal this process sends to itself in which step, or
 at which point of a change or of the copies.
 """
@@ -15,14 +17,17 @@ import os
 import resource
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from kubeai.elastic import init
 from kubeai.torch import handover, states
 from kubeai.torch.ranks import RoundRanks
 from kubeai.torch.training import Batch, Limits, PeerCopies, Sharded, train
+from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
@@ -33,11 +38,12 @@ _ME = RoundsMember.from_arguments()
 FEATURES, HIDDEN = 32, 3002
 """So many rows are not divided evenly among 3 or 4 ranks."""
 _KIND, _, _NUMBER = _ME.kind.partition("-")
-EVERY = {"copies": 1000, "kept": 1000, "saved": int(_NUMBER or 0)}.get(_KIND, 10)
+EVERY = {"copies": 1000, "kept": 1000, "saved": int(_NUMBER or 0), "stops": int(_NUMBER or 1000)}.get(_KIND, 10)
 """How many steps there are between two checkpoints."""
 _SAMPLES, _GLOBAL_BATCH, PERIOD = 40, 12, 50
 _ROOM = 300_000
 """Bytes of a file that hold the first copy of one of three ranks, which has no means of AdamW, and not the second."""
+_STORAGE_SECONDS = 2.0
 _HANDING = {"file": 0.0, "hurried": 1e-6}
 
 
@@ -97,9 +103,10 @@ class _Points:
 
 
 class _RecordedParts(Sharded[torch.nn.Module]):
-    def save(self, step: int) -> None:
-        super().save(step)
-        _ME.record(event="saved", step=step)
+    def save(self, step: int) -> object:
+        way = super().save(step)
+        _ME.record(event="saved" if way is None else "kept", step=step)
+        return way
 
 
 class Counted(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
@@ -135,6 +142,17 @@ class Built(NamedTuple):
 def _limit_files(size: int) -> None:
     """Let files have no more bytes than this, as in a file system that is full."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def _slow_down_storage() -> None:
+    """Let a checkpoint take as long as on a slow file system."""
+    save = checkpoint.save
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(_STORAGE_SECONDS)
+        return save(*args, **kwargs)
+
+    checkpoint.save = slow
 
 
 def _copies() -> PeerCopies | None:
@@ -227,10 +245,13 @@ def _backward(built: Built, batch: Batch) -> None:
 
 def main(build: Callable[[RoundRanks], tuple[dict[str, Any], Built]] = _build) -> None:
     _ME.pause_by_files()
+    if _KIND == "stops":
+        init(collective=True)
+        _slow_down_storage()
     _Points()
     limit = float(_NUMBER) if _KIND == "exact" and _NUMBER else 10.0
     built = train(
-        _RecordedParts(_ME.root / "checkpoints", build, copies=_copies()),
+        _RecordedParts(_ME.root / "checkpoints", build, copies=_copies(), in_memory_at_stop=_KIND == "stops"),
         _backward,
         samples=_SAMPLES,
         global_batch=_GLOBAL_BATCH,

@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -54,6 +54,8 @@ class Rounds:
         steps: How many steps.
         step_seconds: The shortest time for one.
         script: Of this folder, or a whole path. It takes these and a name.
+        variables: Further variables of the environment of all processes.
+        variables_of: Those of each member.
     """
 
     home: Path
@@ -62,6 +64,8 @@ class Rounds:
     steps: int
     step_seconds: float = STEP_SECONDS
     script: str = "frameworks_elastic.py"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    variables_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     number: int = 0
     members: tuple[str, ...] = ()
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -259,10 +263,10 @@ class Rounds:
         (self.root / f"dies-at-{place}-{name}").touch()
         self.until_dead(name)
 
-    def until_dead(self, *names: str) -> None:
-        """Wait until these processes have killed themselves."""
+    def until_dead(self, *names: str, status: int = -signal.SIGKILL) -> None:
+        """Wait until these processes have ended with this status: by default, they have killed themselves."""
         for name in names:
-            assert self._processes.pop(name).wait(SECONDS) == -signal.SIGKILL
+            assert self._processes.pop(name).wait(SECONDS) == status, self._tail(name)
 
     def break_off(self, name: str, what: str) -> tuple[float, str]:
         """Let a process make a mistake; returns how long it lived on (seconds) and its output."""
@@ -306,7 +310,8 @@ class Rounds:
     def _environment(self) -> dict[str, str]:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("KUBEAI_")}
         quiet = {"OMP_NUM_THREADS": "1", "KUBEAI_DIR": os.devnull, **({} if DEVICE == "cuda" else _WITHOUT_GPU)}
-        return {**inherited, **quiet, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])}
+        path = os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])
+        return {**inherited, **quiet, "PYTHONPATH": path, **self.variables}
 
     def _spawn(self, name: str, variables: dict[str, str], launcher: Sequence[str] = ()) -> None:
         script = [
@@ -324,7 +329,7 @@ class Rounds:
                 [self._python, *script],
                 stdout=output,
                 stderr=output,
-                env={**self._environment(), **nccl, **variables},
+                env={**self._environment(), **nccl, **self.variables_of.get(name, {}), **variables},
                 start_new_session=True,
             )
 

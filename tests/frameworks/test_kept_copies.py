@@ -83,7 +83,7 @@ def test_processes_that_start_anew_go_on_from_the_newest_copy_and_equal_a_checkp
         back, finished = _start_anew(rounds, *names)
         assert not (rounds.root / "checkpoints").exists()
     assert finished - 2 * _EVERY <= back <= finished
-    assert f"going on after step {back}, from copies" in rounds.output("a")
+    assert f"going on after step {back}, from the memory of hosts" in rounds.output("a")
     assert [name for name in names if list((rounds.root / f"host-{name}").iterdir())] == []
     _assert_equal_to_a_checkpoint_of(back, rounds, fsdp2, tmp_path, *names)
 

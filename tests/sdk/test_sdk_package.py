@@ -12,7 +12,16 @@ from packaging.specifiers import SpecifierSet
 from tests.sdk.sdk_scripts import SDK
 
 SOURCES = sorted((SDK / "kubeai").rglob("*.py"))
-_WITHOUT_TORCH = {"copy_files.py", "data.py", "decisions.py", "following.py", "moves.py", "settings.py", "stderr.py"}
+_WITHOUT_TORCH = {
+    "copy_files.py",
+    "data.py",
+    "decisions.py",
+    "following.py",
+    "moves.py",
+    "settings.py",
+    "state_keeper.py",
+    "stderr.py",
+}
 """An import contract has the same modules."""
 IN_TORCHS_PROCESSES = {
     *(SDK / "kubeai" / "torchrun" / name for name in ("handler.py", "stores.py")),

@@ -13,16 +13,19 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic.integrations.random_state import random_state, set_random_state
 from kubeai.elastic.integrations.torch import ShardedCheckpoints, broadcast, newest_step
+from kubeai.elastic.loop import KEPT
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
 from .copies import KeptFiles, formed_ring
 from .copy_files import CopyFiles, job_key
 from .decisions import NO_STATE, processes_of_hosts, source_of
 from .handover import give, has_memory, prepared, spread, whole
+from .keeping import is_needed, keep, kept_parts
 from .messages import gathered, least
 from .part_memory import parts_of
 from .parts import on_cpu
 from .ranks import RoundRanks
+from .state_keeper import forget
 from .stderr import say
 
 if TYPE_CHECKING:
@@ -176,6 +179,8 @@ class Sharded(Generic[T]):
             whatever else the loop needs. A scheduler's state and the like are saved as those of rank 0.
         keep: How many checkpoints remain.
         copies: How often each rank's part is copied to another host; None for never.
+        in_memory_at_stop: At a stop for which a checkpoint would be too slow, keep the state in the memory of hosts
+            that stay, in their state keepers, until the job resumes or has waited too long.
     """
 
     def __init__(
@@ -185,12 +190,15 @@ class Sharded(Generic[T]):
         *,
         keep: int = 2,
         copies: PeerCopies | None = None,
+        in_memory_at_stop: bool = False,
     ) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
         self._directory = directory
         self._build = build
         self._keep = keep
         self._copies = copies
+        self._in_memory_at_stop = in_memory_at_stop
+        self._saving: float | None = None
         self._ring: CopyRing | None = None
         self._checkpoints: ShardedCheckpoints | None = None
         self._states: States = {}
@@ -214,13 +222,15 @@ class Sharded(Generic[T]):
         if directory is not None and self._is_new:
             self._is_new = False
             self._take_up(Path(directory))
-        starts = directory is not None and max(formed.steps) == NO_STATE
+        starts = (directory is not None or self._in_memory_at_stop) and max(formed.steps) == NO_STATE
         if starts:
             newest = newest_step(self._directory)
             self._saved = NO_STATE if newest is None else newest
+            if self._in_memory_at_stop:
+                self._carried += kept_parts(self._directory, self._saved)
         step, built = self._filled(limits.handing)
         if starts and step > max(0, self._saved) and dist.get_rank() == 0:
-            say(f"going on after step {step}, from copies that earlier processes have left")
+            say(f"going on after step {step}, from the memory of hosts, where earlier processes have left it")
         kept = KeptFiles() if directory is None else self._kept()
         processes = formed.processes
         if plan is not None and not processes:
@@ -343,12 +353,24 @@ class Sharded(Generic[T]):
         """Do nothing: the next round begins with a copy or a checkpoint."""
         return True
 
-    def save(self, step: int) -> None:
-        """Save a checkpoint. Called in every rank. Raises RuntimeError if a rank cannot."""
+    def save(self, step: int) -> object:
+        """Save a checkpoint. Called in every rank. Raises RuntimeError if a rank cannot.
+
+        Returns KEPT if the job stops, there is not the time for that, and hosts that stay have the state instead.
+        """
         if self._checkpoints is None:
             raise RuntimeError("there is no process group to save with")
+        if self._in_memory_at_stop and is_needed(self._saving):
+            self._end_copies()  # as in `prepare`
+            if keep(self._states, self._origin, step, self._directory, divides_alike=self._divides_alike):
+                return KEPT
+        begun = time.monotonic()
         self._checkpoints.save(step)
+        self._saving = time.monotonic() - begun
         self._saved = step
+        if self._in_memory_at_stop and dist.get_rank() == 0:
+            forget(Path(self._directory))
+        return None
 
     def _built(self, step: int) -> T:
         states, built = self._build(RoundRanks.present(step, self._number))

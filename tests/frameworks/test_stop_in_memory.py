@@ -1,0 +1,232 @@
+"""kubeai.torch: at a stop for which a checkpoint would be too slow, hosts that stay keep the state in memory."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from kubeai.elastic.testing import FakeSupervisor
+
+from tests.frameworks.frameworks_keepers import RunningKeeper, state_keeper
+from tests.frameworks.frameworks_losses import assert_goes_on_exactly
+from tests.frameworks.frameworks_rounds import Rounds
+from tests.frameworks.frameworks_world import FrameworksScript, run_alone, training
+from tests.testkit.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+_STEPS = 30
+_STOP = 14
+_AHEAD = 6
+_SAVED = 9
+"""The step of a checkpoint after which no further one comes before the stop."""
+_RESUMES = 75
+_MEGABYTE = 1 << 20
+_SCRIPT = Path(__file__).with_name("frameworks_stopping.py")
+_ANSWERS = "saved", "kept", "failed"
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A job of four hosts, each of which has a state keeper."""
+
+    rounds: Rounds
+    supervisor: FakeSupervisor
+    keepers: Mapping[str, RunningKeeper]
+
+    def stop(self, *leaving: str, seconds_left: float | None) -> int:
+        """Let all ranks of the present round stop at one step; returns it.
+
+        Args:
+            leaving: Names of the hosts that have a notice.
+            seconds_left: Until these are gone.
+        """
+        names = self.rounds.members
+        supervisor, ranks = self.supervisor, len(names)
+        supervisor.propose(1)
+        supervisor.wait_for(lambda: len(supervisor.answers_of(1)) == ranks)
+        step = max(int(each["step"]) for each in supervisor.answers_of(1).values()) + _AHEAD
+        supervisor.propose(2, step)
+        supervisor.wait_for(lambda: len(supervisor.answers_of(2)) == ranks)
+        assert {each["answer"] for each in supervisor.answers_of(2).values()} == {"accepted"}
+        notice = {"id": "n", "source": "test", "host": "a host", "seconds_left": seconds_left}
+        committed = {"epoch": 2, "purpose": "stop", "step": step, "committed": True}
+        for rank, name in enumerate(names):
+            supervisor.direct(
+                rank,
+                directive="STOP",
+                agreement=committed,
+                seconds_left=seconds_left,
+                notice={**notice, "own": name in leaving} if leaving else None,
+                max_wait=600.0,
+            )
+        supervisor.wait_for(lambda: len(self.answers(step)) == ranks, 120)
+        supervisor.direct(directive="STOP", release=True)
+        self.rounds.until_dead(*names, status=_RESUMES)
+        return step
+
+    def answers(self, step: int) -> list[str]:
+        """Return how each rank has answered the stop at a step, in any order. A report may come twice."""
+        reports = [(each, kind) for kind in _ANSWERS for each in self.supervisor.reports_of(kind)]
+        found = {(each["process"], kind) for each, kind in reports if each["step"] == step}
+        return sorted(kind for _, kind in found)
+
+    def resume(self, *names: str) -> int:
+        """Train to the end on these hosts; returns the step that the first one goes on from."""
+        self.supervisor.direct()
+        before = len(self.rounds.losses(names[0]))
+        self.rounds.start(*names)
+        self.rounds.finish(*names)
+        return self.rounds.losses(names[0])[before][0]
+
+    def saved_steps(self) -> list[int]:
+        """Return the steps of the checkpoints."""
+        return sorted(int(path.name.removeprefix("step-")) for path in self._directory.glob("step-*"))
+
+    def has_note(self) -> bool:
+        """Return whether it is written beside the checkpoints where a state is kept."""
+        return (self._directory / "kept.json").exists()
+
+    def kept_bytes(self, names: str = "abcd") -> list[int]:
+        """Return how many bytes the state keepers of these hosts have."""
+        return [self.keepers[name].kept_bytes() for name in names]
+
+    @property
+    def _directory(self) -> Path:
+        return self.rounds.root / "checkpoints"
+
+
+@contextlib.contextmanager
+def _job(home: Path, root: Path, kind: str = "stops", size: int = 64 * _MEGABYTE) -> Iterator[_Job]:
+    """Start four hosts, and let them train until the step before which no stop comes."""
+    (root / "identity").mkdir()
+    with contextlib.ExitStack() as stack:
+        supervisor = stack.enter_context(FakeSupervisor())
+        supervisor.write_identity(root / "identity")
+        keepers = {name: stack.enter_context(state_keeper(root / f"keeper-{name}", size)) for name in "abcd"}
+        addresses = {name: {"KUBEAI_KEEPER": keeper.address} for name, keeper in keepers.items()}
+        rounds = Rounds(
+            home,
+            root / kind,
+            kind,
+            _STEPS,
+            script="frameworks_handover.py",
+            variables={"KUBEAI_DIR": str(root / "identity")},
+            variables_of=addresses,
+        )
+        stack.enter_context(rounds)
+        rounds.start("a", "b", "c", "d")
+        rounds.until_step(_STOP - _AHEAD)
+        yield _Job(rounds, supervisor, keepers)
+
+
+def _since(rounds: Rounds, step: int, *names: str) -> list[list[tuple[int, str]]]:
+    return [[each for each in rounds.losses(name) if each[0] >= step] for name in names]
+
+
+def _assert_equal_to_a_checkpoint_of(step: int, job: _Job, home: Path, root: Path, *names: str) -> None:
+    """Assert that from then on all is as if the processes had begun with a checkpoint of that step."""
+    with Rounds(home, root / f"saved-{step}", f"saved-{step}", _STEPS, script="frameworks_handover.py") as saved:
+        saved.start("a", "b", "c", "d")
+        saved.until_step(step)
+        for name in "abcd":
+            saved.kill(name)
+        before = {name: len(saved.losses(name)) for name in names}
+        saved.start(*names)
+        saved.finish(*names)
+        expected = [saved.losses(name)[before[name] :] for name in names]
+        assert expected[0][0][0] == step
+        assert _since(job.rounds, step, *names) == expected
+        assert job.rounds.parameters("a") == saved.parameters("a")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param("acd", marks=pytest.mark.brief, id="on the hosts that stayed"),
+        pytest.param("abcd", marks=pytest.mark.long, id="on as many hosts as before"),
+    ],
+)
+def test_a_job_resumes_from_the_memory_of_hosts_that_stay_and_equals_a_checkpoint_in_every_bit(
+    fsdp2: Path, tmp_path: Path, names: str
+) -> None:
+    """No checkpoint is written. The host that leaves takes nothing along."""
+    with _job(fsdp2, tmp_path) as job:
+        step = job.stop("b", seconds_left=20.0)
+        assert job.answers(step) == ["kept"] * 4
+        assert (job.saved_steps(), job.has_note()) == ([], True)
+        assert [bool(size) for size in job.kept_bytes()] == [True, False, True, True]
+        assert job.resume(*names) == step
+        assert f"going on after step {step}, from the memory of hosts" in job.rounds.output("a")
+        _assert_equal_to_a_checkpoint_of(step, job, fsdp2, tmp_path, *names)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seconds_left", [60.0, None], ids=["time enough", "no deadline"])
+def test_a_checkpoint_comes_first_where_there_is_time_for_it(
+    fsdp2: Path, tmp_path: Path, seconds_left: float | None
+) -> None:
+    with _job(fsdp2, tmp_path, f"stops-{_SAVED}") as job:
+        step = job.stop("b", seconds_left=seconds_left)
+        assert job.answers(step) == ["saved"] * 4
+        assert (job.saved_steps()[-1], job.has_note()) == (step, False)
+        assert job.kept_bytes() == [0] * 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("size", "leaving", "reason"),
+    [
+        (_MEGABYTE // 4, "b", "a state keeper has no room for parts of"),
+        (64 * _MEGABYTE, "bcd", "fewer than half of the ranks are on hosts that stay and have a keeper"),
+    ],
+    ids=["no room", "most hosts leave"],
+)
+def test_a_state_that_no_memory_takes_is_saved(
+    fsdp2: Path, tmp_path: Path, size: int, leaving: str, reason: str
+) -> None:
+    """However long the checkpoint takes."""
+    with _job(fsdp2, tmp_path, size=size) as job:
+        step = job.stop(*leaving, seconds_left=20.0)
+        assert job.answers(step) == ["saved"] * 4
+        assert (job.saved_steps(), job.has_note()) == ([step], False)
+        assert reason in job.rounds.output("a")
+        assert job.kept_bytes() == [0] * 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("damage", ["lost", "another"])
+def test_a_state_of_which_a_part_is_gone_is_not_used(fsdp2: Path, tmp_path: Path, damage: str) -> None:
+    """The job goes back to its newest checkpoint, and says why. The next one lets the keepers forget the state."""
+    with _job(fsdp2, tmp_path, f"stops-{_SAVED}") as job:
+        step = job.stop("b", seconds_left=3.9)
+        assert job.answers(step) == ["kept"] * 4
+        assert (job.saved_steps(), job.has_note()) == ([_SAVED], True)
+        if damage == "lost":
+            job.keepers["c"].end()
+        else:
+            job.keepers["c"].damage()
+        assert job.resume("a", "c", "d") == _SAVED
+        outputs = "".join(job.rounds.output(name) for name in "acd")
+        assert f"the state after step {step} was kept in memory, and part 1 of it cannot be had" in outputs
+        assert not job.has_note()
+        wait_until(lambda: not any(job.kept_bytes("abd")))
+
+
+@pytest.mark.brief
+async def test_a_supervisor_stops_and_resumes_a_job_without_a_checkpoint(fsdp2: Path, tmp_path: Path) -> None:
+    """It says that there is none. The ranks of the host that leaves give their parts to the others."""
+    script = FrameworksScript(fsdp2, _SCRIPT, (str(tmp_path / "whole"), "200"))
+    whole = await run_alone(tmp_path / "alone", script)
+    with state_keeper(tmp_path / "keeper", 64 * _MEGABYTE) as keeper:
+        variables = {"KUBEAI_KEEPER": keeper.address}
+        disturbed = replace(script, arguments=(str(tmp_path / "checkpoints"), "200"), variables=variables)
+        async with training(tmp_path, disturbed) as job:
+            await job.until_step(20)
+            await job.notice()
+            suspended = await job.until_suspended()
+            assert "All ranks have left the state of step" in suspended.reason
+            assert "no checkpoint of it is saved" in suspended.reason
+            assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["kept.json"]
+            await job.give_back()
+            assert_goes_on_exactly(whole, await job.finish())
