@@ -124,17 +124,31 @@ def form_alone(backend: str, timeout: float) -> None:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
 
 
-def leave_group(connections: Connections | None) -> None:
-    """Destroy the default process group, if there is one. Ranks that wait for this one then fail, too."""
+def leave_group(connections: Connections | None) -> list[Any]:
+    """Destroy the default process group, if there is one. Ranks that wait for this one then fail, too.
+
+    Returns what has to be let go last, once nothing else refers to a group: its backends. The end of a backend waits
+    for its threads, and one of these may need the GIL to free the tensor of a collective that has failed. A backend
+    releases the GIL meanwhile. A group does not before some torch later than 2.7, so with it as the last one both
+    would wait for ever.
+    """
     global _hooks  # noqa: PLW0603 - sys.excepthook is one for the process, too
     if _hooks is not None and sys.excepthook is _hooks[1]:
         sys.excepthook = _hooks[0]  # type: ignore[assignment]
     _hooks = None
     if connections is not None:
         connections.shut_down()
+    backends = _backends()
     if dist.is_initialized():
         _end_groups()
     _forget_meshes()
+    return backends
+
+
+def _backends() -> list[Any]:
+    """Return the backends of all process groups of this process."""
+    groups = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - nothing public lists them
+    return [group._get_backend(device) for group in groups for device in group._device_types]  # noqa: SLF001
 
 
 def remember_mesh(mesh: Any) -> None:

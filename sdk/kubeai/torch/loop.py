@@ -258,9 +258,10 @@ class ElasticLoop(Generic[T]):
         # Its frames, and those of its cause, would keep what the failed step has computed in memory.
         failure.with_traceback(None).__context__ = failure.__cause__ = None
         self._state.leave()
-        leave_group(self._connections)
+        backends = leave_group(self._connections)
         self._built = self._connections = self._store = self._entered = None
         gc.collect()  # wrappers, and with them buckets of gradients, are part of reference cycles
+        backends.clear()
 
     def _enter_next(self, rounds: RoundFile, failure: RuntimeError | None) -> None:
         """Enter the next round that can be formed. Raises `failure` if no round comes in time."""
