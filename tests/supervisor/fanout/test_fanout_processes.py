@@ -25,6 +25,7 @@ async def test_the_first_line_is_the_whole_present_state() -> None:
         "generation": 0,
         "reason": job.job.decision.reason,
         "notice": None,
+        "max_wait": None,
         "release": False,
         "agreement": None,
     }
