@@ -10,12 +10,12 @@ from kubeai.elastic.testing import FakeSupervisor
 
 from tests.frameworks.frameworks_keepers import RunningKeeper, state_keeper
 from tests.frameworks.frameworks_losses import assert_goes_on_exactly
+from tests.frameworks.frameworks_resuming import assert_equal_to_a_checkpoint_of, rounds_of, start_anew
 from tests.frameworks.frameworks_rounds import Rounds
 from tests.frameworks.frameworks_world import FrameworksScript, run_alone, training
 from tests.testkit.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
-_STEPS = 30
 _STOP = 14
 _AHEAD = 6
 _SAVED = 9
@@ -74,10 +74,7 @@ class _Job:
     def resume(self, *names: str) -> int:
         """Train to the end on these hosts; returns the step that the first one goes on from."""
         self.supervisor.direct()
-        before = len(self.rounds.losses(names[0]))
-        self.rounds.start(*names)
-        self.rounds.finish(*names)
-        return self.rounds.losses(names[0])[before][0]
+        return start_anew(self.rounds, *names)[0]
 
     def saved_steps(self) -> list[int]:
         """Return the steps of the checkpoints."""
@@ -105,39 +102,13 @@ def _job(home: Path, root: Path, kind: str = "stops", size: int = 64 * _MEGABYTE
         supervisor.write_identity(root / "identity")
         keepers = {name: stack.enter_context(state_keeper(root / f"keeper-{name}", size)) for name in "abcd"}
         addresses = {name: {"KUBEAI_KEEPER": keeper.address} for name, keeper in keepers.items()}
-        rounds = Rounds(
-            home,
-            root / kind,
-            kind,
-            _STEPS,
-            script="frameworks_handover.py",
-            variables={"KUBEAI_DIR": str(root / "identity")},
-            variables_of=addresses,
+        rounds = replace(
+            rounds_of(home, root, kind), variables={"KUBEAI_DIR": str(root / "identity")}, variables_of=addresses
         )
         stack.enter_context(rounds)
         rounds.start("a", "b", "c", "d")
         rounds.until_step(_STOP - _AHEAD)
         yield _Job(rounds, supervisor, keepers)
-
-
-def _since(rounds: Rounds, step: int, *names: str) -> list[list[tuple[int, str]]]:
-    return [[each for each in rounds.losses(name) if each[0] >= step] for name in names]
-
-
-def _assert_equal_to_a_checkpoint_of(step: int, job: _Job, home: Path, root: Path, *names: str) -> None:
-    """Assert that from then on all is as if the processes had begun with a checkpoint of that step."""
-    with Rounds(home, root / f"saved-{step}", f"saved-{step}", _STEPS, script="frameworks_handover.py") as saved:
-        saved.start("a", "b", "c", "d")
-        saved.until_step(step)
-        for name in "abcd":
-            saved.kill(name)
-        before = {name: len(saved.losses(name)) for name in names}
-        saved.start(*names)
-        saved.finish(*names)
-        expected = [saved.losses(name)[before[name] :] for name in names]
-        assert expected[0][0][0] == step
-        assert _since(job.rounds, step, *names) == expected
-        assert job.rounds.parameters("a") == saved.parameters("a")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +129,7 @@ def test_a_job_resumes_from_the_memory_of_hosts_that_stay_and_equals_a_checkpoin
         assert [bool(size) for size in job.kept_bytes()] == [True, False, True, True]
         assert job.resume(*names) == step
         assert f"going on after step {step}, from the memory of hosts" in job.rounds.output("a")
-        _assert_equal_to_a_checkpoint_of(step, job, fsdp2, tmp_path, *names)
+        assert_equal_to_a_checkpoint_of(step, job.rounds, fsdp2, tmp_path, *names)
 
 
 @pytest.mark.long
