@@ -5,7 +5,12 @@ its bound is no number: whoever reads it then says so on the object, and the siz
 """
 
 import re
+from collections.abc import Hashable
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 MAX_HOSTS = 10_000
 """Hosts of one job: its stored lists of hosts have as many entries at most. 10,000 names take 13 ms and 1 MB."""
@@ -48,6 +53,14 @@ def whole(text: str | None, most: int) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def keep_newest(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Keeps a value, and forgets the oldest ones of more than `most`."""
+    kept.pop(key, None)
+    while len(kept) >= most:
+        del kept[next(iter(kept))]
+    kept[key] = value
 
 
 def counted(number: int | None) -> int:

@@ -11,7 +11,7 @@ import structlog
 
 from node_agent.keeper.files import DraftFile, HostFullError, PartFiles, free_memory
 from node_agent.keeper.ledger import Ledger, Part, StateKey, Tenant
-from node_agent.keeper.refusals import RefusalCode, RefusedError
+from node_agent.keeper.refusals import RefusalCode, RequestRefusedError
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 
@@ -28,7 +28,7 @@ def ignore_parts(_count: int) -> None:
 class StateKeeper:
     """Keeps parts for some seconds.
 
-    `run` gives memory back in a thread, because a gigabyte takes half a second. Until then its room stays taken.
+    `free` gives memory back in a thread, because a gigabyte takes half a second. Until then its room stays taken.
 
     Attributes:
         max_seconds: No part is kept longer.
@@ -67,7 +67,7 @@ class StateKeeper:
         """Takes the room of a part, then yields its draft. The part is kept if the context ends without an error.
 
         Raises:
-            RefusedError: See `Ledger.reserve` and `Ledger.check_expected`; or the host has no memory left.
+            RequestRefusedError: See `Ledger.reserve` and `Ledger.check_expected`; or the host has no memory left.
         """
         reserved = self.ledger.reserve(part)
         draft = None
@@ -78,7 +78,7 @@ class StateKeeper:
             yield draft
             self.ledger.check_expected(reserved)
             older = self.files.keep(draft, part)
-        except BaseException as error:
+        except BaseException as error:  # also where the request is cancelled: its room is given back
             self.ledger.abandon(reserved)
             if draft is None:
                 self.ledger.release(part)
@@ -87,7 +87,7 @@ class StateKeeper:
                 self._unused.put_nowait((draft.path, part))
             if isinstance(error, HostFullError):
                 free = self.room(part.tenant)
-                raise RefusedError(RefusalCode.NO_ROOM, f"the host has no room: {error}", free) from error
+                raise RequestRefusedError(RefusalCode.NO_ROOM, f"the host has no room: {error}", free) from error
             raise
         draft.close()
         replaced = self.ledger.commit(reserved)

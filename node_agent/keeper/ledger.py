@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
-from node_agent.keeper.refusals import RefusalCode, RefusedError
+from node_agent.keeper.refusals import RefusalCode, RequestRefusedError
 
 Tenant = NewType("Tenant", str)
 """The namespace of a pod."""
@@ -23,7 +23,7 @@ _MAX_PARTS_OF_TENANT = 8192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of a state.
+    """Describes one part of a state.
 
     Attributes:
         number: From 0 to `MAX_PART`.
@@ -61,8 +61,8 @@ class _State:
 
 
 @dataclass(slots=True)
-class _Taken:
-    """What is taken of a bound."""
+class _Usage:
+    """Counts what is taken of a bound."""
 
     room: int = 0
     parts: int = 0
@@ -89,8 +89,8 @@ class Ledger:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._states: dict[StateKey, _State] = {}
-        self._host = _Taken()
-        self._tenants: defaultdict[Tenant, _Taken] = defaultdict(_Taken)
+        self._host = _Usage()
+        self._tenants: defaultdict[Tenant, _Usage] = defaultdict(_Usage)
 
     @property
     def taken(self) -> int:
@@ -117,16 +117,18 @@ class Ledger:
         """Takes the room of a part before it is received. `commit` or `abandon` has to follow.
 
         Raises:
-            RefusedError: There is no room, there are too many parts, or the state is another tenant's.
+            RequestRefusedError: There is no room, there are too many parts, or the state is another tenant's.
         """
         state = self._states.get(part.state)
         if state is not None and state.tenant != part.tenant:
-            raise RefusedError(RefusalCode.FOREIGN_STATE, "the state is another tenant's")
+            raise RequestRefusedError(RefusalCode.FOREIGN_STATE, "the state is another tenant's")
         free = self.room(part.tenant)
         if part.room > free:
-            raise RefusedError(RefusalCode.NO_ROOM, f"the part needs {part.room} bytes, and {free} are free", free)
+            raise RequestRefusedError(
+                RefusalCode.NO_ROOM, f"the part needs {part.room} bytes, and {free} are free", free
+            )
         if self._host.parts >= _MAX_PARTS or self._tenants[part.tenant].parts >= _MAX_PARTS_OF_TENANT:
-            raise RefusedError(RefusalCode.TOO_MANY, "too many parts are kept")
+            raise RequestRefusedError(RefusalCode.TOO_MANY, "too many parts are kept")
         if state is None:
             state = self._states[part.state] = _State(part.tenant)
         state.drafts += 1
@@ -137,10 +139,10 @@ class Ledger:
         """Checks that a part may still be kept.
 
         Raises:
-            RefusedError: Its state was deleted in the meantime.
+            RequestRefusedError: Its state was deleted in the meantime.
         """
         if self._states.get(draft.part.state) is not draft.state:
-            raise RefusedError(RefusalCode.DELETED, "the state was deleted while the part was being sent")
+            raise RequestRefusedError(RefusalCode.DELETED, "the state was deleted while the part was being sent")
 
     def commit(self, draft: Draft) -> Part | None:
         """Keeps a part that has been received and is expected; returns the part that it replaces, to be released."""

@@ -41,7 +41,7 @@ STATUS = {
 """The HTTP status of each; an unknown call has that of the router."""
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """A request is refused.
 
     Attributes:

@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from node_agent.keeper.files import DraftFile
 from node_agent.keeper.keeper import StateKeeper
 from node_agent.keeper.ledger import MAX_PART, Part, StateKey, Tenant
-from node_agent.keeper.refusals import STATUS, RefusalCode, RefusedError
+from node_agent.keeper.refusals import STATUS, RefusalCode, RequestRefusedError
 from node_agent.keeper.tenants import Tenants
 from servicekit.address import Address
 from servicekit.bounds import whole
@@ -72,7 +72,7 @@ class _Room(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class _Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
+class _RefusalBody(msgspec.Struct, frozen=True, omit_defaults=True):
     code: RefusalCode
     message: str
     bytes: int | None = None
@@ -155,7 +155,7 @@ class KeeperServer:
         length, seconds = _length(request), _seconds(request)
         tenant = await self._tenant(request)
         if self._rates.take(tenant, self.clock.monotonic()):
-            raise RefusedError(RefusalCode.TOO_MANY, "too many parts are sent")
+            raise RequestRefusedError(RefusalCode.TOO_MANY, "too many parts are sent")
         until = self.clock.now() + min(seconds, self.keeper.max_seconds)
         part = Part(tenant=tenant, state=state, number=number, length=length, until=until)
         async with self.keeper.receiving(part) as draft:
@@ -172,22 +172,22 @@ class KeeperServer:
                 while draft.written < part.length:
                     data, _ = await request.content.readchunk()
                     if not data:
-                        raise RefusedError(RefusalCode.MALFORMED, "the body is shorter than its Content-Length")
+                        raise RequestRefusedError(RefusalCode.MALFORMED, "the body is shorter than its Content-Length")
                     draft.write(data)
                     if draft.written - marked >= _STALL_BYTES:
                         marked = draft.written
                         stall.reschedule(loop.time() + self.stall_seconds)
                         if self.clock.now() >= part.until:
-                            raise RefusedError(RefusalCode.TOO_SLOW, "its time has ended")
+                            raise RequestRefusedError(RefusalCode.TOO_SLOW, "its time has ended")
         except TimeoutError as error:
-            raise RefusedError(RefusalCode.TOO_SLOW, "too little of the body arrives") from error
+            raise RequestRefusedError(RefusalCode.TOO_SLOW, "too little of the body arrives") from error
         except web.RequestPayloadError as error:
-            raise RefusedError(RefusalCode.MALFORMED, "the framing of the body is not valid HTTP") from error
+            raise RequestRefusedError(RefusalCode.MALFORMED, "the framing of the body is not valid HTTP") from error
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         part = self.keeper.find(_state(request), _part(request))
         if part is None:
-            raise RefusedError(RefusalCode.UNKNOWN_PART, "there is no such part")
+            raise RequestRefusedError(RefusalCode.UNKNOWN_PART, "there is no such part")
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/octet-stream"})
         response.content_length = part.length
         descriptor = self.keeper.files.read(part)
@@ -234,7 +234,7 @@ class KeeperServer:
         free = None
         try:
             return await handler(request)
-        except RefusedError as error:
+        except RequestRefusedError as error:
             status, code, why, free = STATUS[error.code], error.code, str(error), error.free
         except web.HTTPException as error:  # From the router: unknown path or method.
             status, code, why = error.status, RefusalCode.UNKNOWN_CALL, error.reason
@@ -244,7 +244,7 @@ class KeeperServer:
             self.bulkhead.note("request", error)
             status, code, why = 500, RefusalCode.INTERNAL, "an internal error of the keeper"
         self._refused(code, why, request.get(_TENANT, ""), request.content_length)
-        body = msgspec.json.encode(_Refusal(code, why, free))
+        body = msgspec.json.encode(_RefusalBody(code, why, free))
         response = web.Response(status=status, body=body, content_type="application/json")
         if not request.content.is_eof():
             response.force_close()  # Who waits for 100 Continue sends no body, or the next request in its place.
@@ -284,28 +284,30 @@ async def _expect_later(request: web.Request) -> None:
 def _state(request: web.Request) -> StateKey:
     name = request.match_info["state"]
     if _STATE.fullmatch(name) is None:
-        raise RefusedError(RefusalCode.MALFORMED, "a state is 64 lower-case hexadecimal digits")
+        raise RequestRefusedError(RefusalCode.MALFORMED, "a state is 64 lower-case hexadecimal digits")
     return StateKey(hashlib.sha256(name.encode()).hexdigest())
 
 
 def _part(request: web.Request) -> int:
     number = whole(request.match_info["part"], MAX_PART)
     if number is None:
-        raise RefusedError(RefusalCode.MALFORMED, f"a part is a number from 0 to {MAX_PART}")
+        raise RequestRefusedError(RefusalCode.MALFORMED, f"a part is a number from 0 to {MAX_PART}")
     return number
 
 
 def _length(request: web.Request) -> int:
     if hdrs.CONTENT_LENGTH not in request.headers or hdrs.TRANSFER_ENCODING in request.headers:
-        raise RefusedError(RefusalCode.LENGTH_REQUIRED, "a part needs a Content-Length and no Transfer-Encoding")
+        raise RequestRefusedError(RefusalCode.LENGTH_REQUIRED, "a part needs a Content-Length and no Transfer-Encoding")
     length = whole(request.headers[hdrs.CONTENT_LENGTH], _MAX_LENGTH)
     if length is None:
-        raise RefusedError(RefusalCode.MALFORMED, f"Content-Length is a number from 0 to {_MAX_LENGTH}")
+        raise RequestRefusedError(RefusalCode.MALFORMED, f"Content-Length is a number from 0 to {_MAX_LENGTH}")
     return length
 
 
 def _seconds(request: web.Request) -> float:
     given = request.headers.getall("Keep-Seconds", [])
     if len(given) != 1 or _SECONDS.fullmatch(given[0]) is None or float(given[0]) <= 0:
-        raise RefusedError(RefusalCode.MALFORMED, "Keep-Seconds is a number of seconds above 0, and is given once")
+        raise RequestRefusedError(
+            RefusalCode.MALFORMED, "Keep-Seconds is a number of seconds above 0, and is given once"
+        )
     return float(given[0])

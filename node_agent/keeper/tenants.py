@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from node_agent.keeper.ledger import Tenant
-from node_agent.keeper.refusals import RefusalCode, RefusedError
+from node_agent.keeper.refusals import RefusalCode, RequestRefusedError
+from servicekit.bounds import keep_newest
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError
@@ -33,7 +34,7 @@ class Tenants(Protocol):
         """Returns the tenant of an Authorization header.
 
         Raises:
-            RefusedError: The token is missing, is no pod's, or cannot be reviewed at present.
+            RequestRefusedError: The token is missing, is no pod's, or cannot be reviewed at present.
         """
 
 
@@ -45,7 +46,7 @@ class OneTenant:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _ReviewedToken:
     """Says until an instant (monotonic) which tenant has a token; None if it is no pod's."""
 
     tenant: Tenant | None
@@ -68,12 +69,12 @@ class ReviewedTenants:
         self._fault = Fault("reviews of tokens", clock)
         self._peers = TokenBuckets(_PEER_RATE, _PEER_BURST)
         self._all = TokenBucket(_RATE, _BURST)
-        self._known: dict[bytes, _Known] = {}
+        self._known: dict[bytes, _ReviewedToken] = {}
         self._asking: dict[bytes, asyncio.Task[Tenant | None]] = {}
 
     async def tenant(self, authorization: str | None, peer: str) -> Tenant:
         if authorization is None or not authorization.startswith(_SCHEME) or len(authorization) > _MAX_TOKEN:
-            raise RefusedError(RefusalCode.BAD_TOKEN, "there is no token")
+            raise RequestRefusedError(RefusalCode.BAD_TOKEN, "there is no token")
         token = authorization.removeprefix(_SCHEME)
         key, now = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest(), self._clock.monotonic()
         known = self._known.get(key)
@@ -82,7 +83,7 @@ class ReviewedTenants:
         else:
             tenant = known.tenant
         if tenant is None:
-            raise RefusedError(RefusalCode.BAD_TOKEN, "the token is not a pod's, has expired, or is for others")
+            raise RequestRefusedError(RefusalCode.BAD_TOKEN, "the token is not a pod's, has expired, or is for others")
         return tenant
 
     async def _asked(self, key: bytes, token: str, peer: str) -> Tenant | None:
@@ -91,11 +92,11 @@ class ReviewedTenants:
         if asking is None:
             now = self._clock.monotonic()
             if self._peers.take(peer, now) or self._all.take(now):
-                raise RefusedError(RefusalCode.TOO_MANY, "too many tokens are being reviewed")
+                raise RequestRefusedError(RefusalCode.TOO_MANY, "too many tokens are being reviewed")
             asking = self._asking[key] = asyncio.create_task(self._review(key, token), name="token review")
-            # Where every request for it has gone, nobody else takes its exception.
+            # Nobody else takes its exception if every request that waits for it has gone.
             asking.add_done_callback(lambda task: task.cancelled() or task.exception())
-        # One request that goes away must not take the answer from the others.
+        # The others still get the answer if one request goes away.
         return await asyncio.shield(asking)
 
     async def _review(self, key: bytes, token: str) -> Tenant | None:
@@ -103,16 +104,12 @@ class ReviewedTenants:
             status = await review(self._server, token, [self._audience])
         except ApiError as error:
             self._fault.failed(str(error))
-            raise RefusedError(RefusalCode.UNAVAILABLE, "the token cannot be reviewed at present") from error
+            raise RequestRefusedError(RefusalCode.UNAVAILABLE, "the token cannot be reviewed at present") from error
         finally:
             del self._asking[key]
         self._fault.recovered()
-        # An API server that knows no audiences lists none.
-        is_valid = status.authenticated and self._audience in status.audiences
-        pod = status.user.pod if is_valid else None
+        pod = status.pod(self._audience)
         tenant = None if pod is None else Tenant(pod.namespace)
-        self._known.pop(key, None)
-        while len(self._known) >= _MAX_KEPT:
-            del self._known[next(iter(self._known))]
-        self._known[key] = _Known(tenant, self._clock.monotonic() + _KEEP_SECONDS)
+        known = _ReviewedToken(tenant, self._clock.monotonic() + _KEEP_SECONDS)
+        keep_newest(self._known, key, known, _MAX_KEPT)
         return tenant

@@ -50,6 +50,11 @@ class ReviewStatus(msgspec.Struct, frozen=True):
     audiences: list[str] = []
     user: ReviewedUser = ReviewedUser()
 
+    def pod(self, audience: str) -> ReviewedPod | None:
+        """Returns the pod, if the token is a pod's and valid for this audience."""
+        # An API server that knows no audiences lists none.
+        return self.user.pod if self.authenticated and audience in self.audiences else None
+
 
 class _TokenReview(msgspec.Struct, frozen=True):
     status: ReviewStatus = ReviewStatus()

@@ -1,13 +1,13 @@
 """Has the API server review tokens, and the rights of users."""
 
 import hashlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import jwt
 import msgspec
 
+from servicekit.bounds import keep_newest
 from servicekit.clock import Clock
 from servicekit.kubernetes.errors import ApiError
 from servicekit.kubernetes.reviews import review
@@ -30,10 +30,6 @@ _TOKENS_RATE, _TOKENS_BURST = 20.0, 200.0
 _RIGHTS_RATE, _RIGHTS_BURST = 20.0, 100.0
 """Reviews of rights to act; likewise, apart, of rights to look and again of tokens that were good before."""
 _POD = "authentication.kubernetes.io/pod-uid"
-
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
 
 
 class _AccessStatus(msgspec.Struct, frozen=True):
@@ -89,7 +85,7 @@ class ReviewedPeople:
         if known is None or known.until <= now:
             person = await self._reviewed(token, "" if known is not None and known.person else peer)
             known = _Known(person, now + _KEEP_SECONDS)
-            _keep(self._known, key, known)
+            keep_newest(self._known, key, known, _MAX_KEPT)
         if known.person is None:
             raise BadTokenError("the token is nobody's, or it has expired")
         return known.person
@@ -107,7 +103,7 @@ class ReviewedPeople:
             if known is not None and known.allowed and now < known.at + _KEEP_READERS_SECONDS:
                 return True
             raise
-        _keep(self._readers, person, _Reading(allowed, now))
+        keep_newest(self._readers, person, _Reading(allowed, now), _MAX_KEPT)
         return allowed
 
     async def _reviewed(self, token: str, peer: str) -> Person | None:
@@ -166,11 +162,3 @@ def _claims(token: str) -> tuple[Sequence[str], float | None]:
     except (jwt.InvalidTokenError, ValueError, TypeError, OverflowError, RecursionError):  # As those of webhooks are.
         return [], None
     return audiences, until
-
-
-def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    """Keeps a value, and forgets the oldest ones of too many."""
-    kept.pop(key, None)
-    while len(kept) >= _MAX_KEPT:
-        del kept[next(iter(kept))]
-    kept[key] = value

@@ -9,6 +9,7 @@ import jwt
 import msgspec
 import structlog
 
+from servicekit.bounds import keep_newest
 from servicekit.clock import Clock
 from servicekit.faults import Fault
 from servicekit.kubernetes.errors import ApiError, ApiUnavailableError, NotFoundError, RefusedError
@@ -201,13 +202,10 @@ class TokenReviewVerifier:
         outcome = self._outcomes.get(key)
         if outcome is None or outcome.until <= self._clock.monotonic():
             status = await self._review(token)
-            self._outcomes.pop(key, None)
-            if len(self._outcomes) >= _MAX_KEPT:
-                del self._outcomes[next(iter(self._outcomes))]
-            is_valid = status.authenticated and self._audience in status.audiences
-            pod = status.user.pod if is_valid else None
+            pod = status.pod(self._audience)
             claims = None if pod is None else _claims(pod, issued)
-            outcome = self._outcomes[key] = _ReviewOutcome(claims, self._clock.monotonic() + _KEEP_SECONDS)
+            outcome = _ReviewOutcome(claims, self._clock.monotonic() + _KEEP_SECONDS)
+            keep_newest(self._outcomes, key, outcome, _MAX_KEPT)
         if outcome.claims is None:
             raise BadTokenError("the token is not a pod's, has expired, or is for another audience")
         return outcome.claims

@@ -10,6 +10,7 @@ from servicekit.bounds import (
     LONGEST_SECONDS,
     duration,
     instant_of,
+    keep_newest,
     later,
     nearest_seconds,
     pace,
@@ -111,3 +112,11 @@ def test_what_lies_beyond_the_bounds_is_not_later(seconds: float) -> None:
     assert later(now, seconds) is None
     assert later(now, 60.0) == now + timedelta(seconds=60)
     assert later(END_OF_TIME, 0.0) is None
+
+
+def test_the_newest_values_are_kept() -> None:
+    """A value that is kept again counts as new."""
+    kept: dict[str, int] = {}
+    for number, key in enumerate("abac"):
+        keep_newest(kept, key, number, 2)
+    assert kept == {"a": 2, "c": 3}

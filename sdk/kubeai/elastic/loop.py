@@ -18,7 +18,7 @@ __all__ = ["Accumulation", "accumulation", "asked", "finish_step", "steps"]
 Batch = TypeVar("Batch")
 
 KEPT = object()
-"""What a `save` of the package returns if there is no checkpoint: the state is in the memory of hosts that stay."""
+"""A `save` of the package returns it if there is no checkpoint, and hosts that stay have the state in memory."""
 
 _FIRST_PAUSE = 1.0  # seconds; each further one is twice as long
 _RESERVE = 2.0  # seconds before the deadline: the report of the save needs some time as well

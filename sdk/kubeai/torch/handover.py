@@ -334,7 +334,7 @@ def _fits(size: int, seconds: float) -> bool:
     Raises NotFormed if a rank does not answer.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    on_a_host = -least(-int(os.environ.get("LOCAL_WORLD_SIZE", "1")))[0]
+    on_a_host = -least(-processes_here())[0]
     shift, limit = on_a_host % world or 1, min(seconds, _seconds_left())
     for probe, larger in zip(_PROBES, (*_PROBES[1:], None)):
         sent = torch.zeros(probe, dtype=torch.uint8, device=device_type())
@@ -353,6 +353,11 @@ def _fits(size: int, seconds: float) -> bool:
         if all_fit or not all_may:
             return bool(all_fit)
     return False
+
+
+def processes_here() -> int:
+    """Return how many ranks this host has."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _seconds_left() -> float:

@@ -22,16 +22,16 @@ from kubeai.elastic import api
 from kubeai.elastic.integrations.encoding import decoded, encoded
 from kubeai.elastic.integrations.torch import on_rank_zero
 
-from .handover import give, prepared
+from .handover import give, prepared, processes_here
 from .messages import flat, gathered, least, pass_bytes
-from .moves import PartClaim, is_room_for
+from .moves import PartClaim, is_room_for, stayers
 from .parts import CarriedPart, divided_tensors
 from .state_keeper import (
+    KeeperClient,
     KeeperFailed,
     KeeperRoom,
     KeptPart,
     KeptState,
-    StateKeeper,
     forget,
     new_name,
     read_note,
@@ -91,15 +91,15 @@ def keep(
     divided = prepared(states, number, _LONGEST_SECONDS, divides_alike=divides_alike)
     if divided is None:
         return False
-    keeper = StateKeeper.of_this_host(os.environ)
+    keeper = KeeperClient.of_this_host(os.environ)
     room = _room(keeper)
-    told = gathered(divided.size, int(not api.host_leaves() and room.size > 0), room.size // _processes_here())
+    told = gathered(divided.size, int(not api.host_leaves() and room.size > 0), room.size // processes_here())
     following = _following([bool(stays) for _, stays, _ in told])
-    staying = len(told) - following.count(None)
+    staying = stayers(following)
     if not staying or not is_room_for(following):
         say("the state is not kept in memory: fewer than half of the ranks are on hosts that stay and have a keeper")
         return False
-    needed = _ROOM * sum(size for size, _, _ in told) / staying
+    needed = _ROOM * sum(size for size, _, _ in told) / len(staying)
     if any(stays and free < needed for _, stays, free in told):
         say(f"the state is not kept in memory: a state keeper has no room for parts of {needed / 1e6:.0f} MB")
         return False
@@ -107,9 +107,8 @@ def keep(
     name = on_rank_zero(new_name)
     digest = b"" if part is None or keeper is None else _put(keeper, name, part, _kept_for(room), end)
     is_kept = bool(least(int(part is None or bool(digest)))[0])
-    sources = [rank for rank, after in enumerate(following) if after is not None]
     own = {} if part is None else {part.claim.part: f"{digest.hex()} {keeper.address if keeper else ''}".encode()}
-    found = pass_bytes([(source, 0) for source in sources], own, end)
+    found = pass_bytes([(source, 0) for source in staying], own, end)
     if is_kept:
         on_rank_zero(lambda: _write_note(FilePath(directory), step, name, found))
     elif keeper is not None:
@@ -140,7 +139,7 @@ def _write_note(directory: FilePath, step: int, name: str, found: Mapping[int, b
     write_note(directory, KeptState(step, name, tuple(KeptPart(keeper, digest) for digest, keeper in told)))
 
 
-def _room(keeper: StateKeeper | None) -> KeeperRoom:
+def _room(keeper: KeeperClient | None) -> KeeperRoom:
     """Return what a state keeper takes. Nothing, after a line, if it is not there."""
     if keeper is None:
         say("this host has no state keeper: KUBEAI_KEEPER is not set")
@@ -157,17 +156,13 @@ def _kept_for(room: KeeperRoom) -> float:
     return room.seconds if limit is None else min(room.seconds, limit)
 
 
-def _processes_here() -> int:
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
 def _following(stay: Sequence[bool]) -> list[int | None]:
     """Return for each rank which part it has afterwards, None for those that do not stay."""
     places = iter(range(len(stay)))
     return [next(places) if stays else None for stays in stay]
 
 
-def _put(keeper: StateKeeper, name: str, part: CarriedPart, seconds: float, end: float) -> bytes:
+def _put(keeper: KeeperClient, name: str, part: CarriedPart, seconds: float, end: float) -> bytes:
     """Have a part kept, and return its digest; b"" after a line if it is not kept."""
     rest = bytes(encoded((part.rest, part.random)))
     head = _MAGIC + _HEAD.pack(len(rest), *astuple(part.claim)) + rest
@@ -195,7 +190,7 @@ def _got(kept: KeptState, part: int) -> CarriedPart | None:
     """Return a part from its state keeper; None, after a line, if it is not there, or not what was put there."""
     where = kept.parts[part]
     try:
-        with StateKeeper(where.keeper).get(kept.name, part) as fill:
+        with KeeperClient(where.keeper).get(kept.name, part) as fill:
             return _read(fill, where.digest)
     except KeeperFailed as error:
         say(f"the state after step {kept.step} was kept in memory, and part {part} of it cannot be had: {error}")

@@ -86,8 +86,8 @@ def new_name() -> str:
     return secrets.token_hex(32)
 
 
-class StateKeeper:
-    """A state keeper.
+class KeeperClient:
+    """Calls a state keeper.
 
     Args:
         address: `HOST:PORT`.
@@ -99,7 +99,7 @@ class StateKeeper:
         self._token = token
 
     @classmethod
-    def of_this_host(cls, environ: Mapping[str, str]) -> StateKeeper | None:
+    def of_this_host(cls, environ: Mapping[str, str]) -> KeeperClient | None:
         """Return the state keeper of this process's host, None if it has none."""
         address = environ.get(_ADDRESS)
         known = identity.read(identity.directory())
@@ -233,7 +233,7 @@ def forget(directory: Path) -> None:
 
 def _delete(kept: KeptState) -> None:
     for address in {each.keeper for each in kept.parts}:
-        StateKeeper(address).delete(kept.name)
+        KeeperClient(address).delete(kept.name)
 
 
 def _text(value: Any) -> str:

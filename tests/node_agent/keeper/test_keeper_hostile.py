@@ -1,4 +1,4 @@
-"""What no honest client sends. None of it is kept, and none of it disturbs others."""
+"""The keeper keeps nothing of what no honest client sends, and nobody else is disturbed by it."""
 
 import asyncio
 from collections.abc import AsyncIterator

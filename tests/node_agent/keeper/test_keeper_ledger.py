@@ -3,7 +3,7 @@
 import pytest
 
 from node_agent.keeper.ledger import Bounds, Ledger, Part, StateKey, Tenant
-from node_agent.keeper.refusals import RefusalCode, RefusedError
+from node_agent.keeper.refusals import RefusalCode, RequestRefusedError
 
 PAGE = 4096
 A, B = Tenant("a"), Tenant("b")
@@ -32,7 +32,7 @@ def test_room_is_what_both_bounds_leave() -> None:
     assert taken.room(A) == 3 * PAGE
     kept(taken, part(A, "a", length=2 * PAGE))
     assert (taken.room(A), taken.room(B)) == (PAGE, 2 * PAGE)
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         taken.reserve(part(A, "a", 1, 2 * PAGE))
     assert (refused.value.code, refused.value.free) == (RefusalCode.NO_ROOM, PAGE)
 
@@ -63,7 +63,7 @@ def test_a_state_belongs_to_the_tenant_that_sent_its_first_part() -> None:
     """Also while that part is being received. When nothing of it is left, its name is free."""
     taken = ledger()
     draft = taken.reserve(part(A))
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         taken.reserve(part(B, number=1))
     assert refused.value.code is RefusalCode.FOREIGN_STATE
     taken.abandon(draft)
@@ -88,7 +88,7 @@ def test_a_part_of_a_state_that_was_deleted_meanwhile_is_not_kept() -> None:
     old = taken.reserve(part())
     assert taken.delete(StateKey("s")) == ()
     kept(taken, part(number=1))
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         taken.check_expected(old)
     assert refused.value.code is RefusalCode.DELETED
     taken.abandon(old)
@@ -100,12 +100,12 @@ def test_the_number_of_parts_is_bounded() -> None:
     taken = Ledger(Bounds(host=2**40, tenant=2**40))
     for number in range(8192):
         kept(taken, part(number=number, length=0))
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         taken.reserve(part(number=8192, length=0))
     assert refused.value.code is RefusalCode.TOO_MANY
     for tenant in range(3):
         for number in range(8192):
             kept(taken, part(Tenant(f"t{tenant}"), f"t{tenant}", number, 0))
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(RequestRefusedError) as refused:
         taken.reserve(part(B, "b", length=0))
     assert refused.value.code is RefusalCode.TOO_MANY

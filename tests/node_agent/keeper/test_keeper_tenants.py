@@ -1,4 +1,4 @@
-"""Who may send a part: tokens, as the API server reviews them."""
+"""A tenant shows a token, which the API server reviews, to send a part."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -108,7 +108,7 @@ OWN_RULES = (
 KEEPER_RULES: tuple[Mapping[str, Any], ...] = (
     {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
 )
-"""What the state keeper may do, in the whole cluster."""
+"""The state keeper may do no more than this, in the whole cluster."""
 
 _KIND = {"apiVersion": "job-supervisor.kube-ai.io/v1alpha1", "kind": "ReclaimNotice"}
 _FIRST = {"source": "source", "subject": {"kind": "node", "name": "node", "uid": "uid"}, "episode": 1}
