@@ -6,7 +6,7 @@ import pytest
 
 from tests.controlplane.agent.agent_on_cluster import RULES as AGENT_RULES
 from tests.testkit.controlplane.api import Manifest
-from tests.testkit.controlplane.installed import COMMON_RULES, OWN_RULES, SIGN_IN_RULES
+from tests.testkit.controlplane.installed import COMMON_RULES, KEEPER_RULES, OWN_RULES, SIGN_IN_RULES
 
 _PAGE = (Path(__file__).parents[3] / "docs" / "kubernetes" / "permissions.md").read_text()
 _HEAD = "| resource | verbs | why |"
@@ -37,8 +37,8 @@ def _granted(rules: Sequence[Manifest]) -> Iterator[Right]:
 
 @pytest.mark.parametrize(
     ("place", "rules"),
-    [(0, COMMON_RULES), (1, OWN_RULES), (2, AGENT_RULES), (3, SIGN_IN_RULES)],
-    ids=["supervisor", "own-namespace", "agent", "sign-in"],
+    [(0, COMMON_RULES), (1, OWN_RULES), (2, AGENT_RULES), (3, KEEPER_RULES), (4, SIGN_IN_RULES)],
+    ids=["supervisor", "own-namespace", "agent", "keeper", "sign-in"],
 )
 def test_the_rights_that_the_page_lists_are_those_of_the_tests(place: int, rules: Sequence[Manifest]) -> None:
     assert set(_written(_tables()[place])) == set(_granted(rules))
