@@ -1,5 +1,6 @@
 """The page as people have it: in a real browser."""
 
+import os
 import re
 import time
 from collections.abc import AsyncIterator
@@ -237,9 +238,11 @@ async def test_the_report_has_a_page(browser: Browser, served: Served, screen: d
 
 @pytest.mark.parametrize("screen", [{}, PHONE, {"java_script_enabled": False}], ids=["desk", "phone", "no scripts"])
 async def test_the_report_compares_a_job_with_other_policies(
-    browser: Browser, served: Served, screen: dict[str, Any]
+    browser: Browser, served: Served, screen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page that waits for the comparison shows it by itself, and then stays as it is."""
+    # Beside other tests, a process of the lowest priority would get no processor for minutes.
+    monkeypatch.setattr(os, "setpriority", lambda *_: None)
     await reclaimed(served)
     page = await signed_in(browser, served, **screen)
     await page.goto(served.peers.http + "/status/report?job=small&span=24h")
