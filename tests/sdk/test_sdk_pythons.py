@@ -12,7 +12,13 @@ from tests.testkit.pythons import VERSIONS, found
 SELF_CHECK = Path(__file__).with_name("sdk_selfcheck.py")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+_SHORT = "3.8", "3.14"
+"""The oldest, and the newest that is out."""
+
+
+@pytest.mark.parametrize(
+    "version", [each if each in _SHORT else pytest.param(each, marks=pytest.mark.long) for each in VERSIONS]
+)
 def test_the_whole_library_runs_under(version: str) -> None:
     """Imports all of it and walks the line once; both sides are of that interpreter."""
     python = found().get(version)

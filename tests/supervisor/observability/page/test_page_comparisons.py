@@ -58,6 +58,13 @@ def seen(job: str = "bert") -> CapacityView:
 
 JOBS = RecordedJobs(jobs=[RecordedJob.of(seen(), WorkerTime(SPENT))])
 GIVEN = EncodedJobs(msgspec.json.encode(JOBS))
+_SET_PRIORITY = os.setpriority
+
+
+@pytest.fixture(autouse=True)
+def usual_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves processes the priority of the tests: with the lowest one they would wait minutes beside other tests."""
+    monkeypatch.setattr(os, "setpriority", lambda *_: None)
 
 
 async def _spent(_since: float, _until: float) -> LedgerView:
@@ -242,10 +249,10 @@ async def test_the_process_has_the_lowest_priority_and_ends_with_the_supervisor(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     await _started(monkeypatch, tmp_path, "exec sleep 600")
-    started, set_priority = list[int](), os.setpriority
+    started = list[int]()
 
     def noted(which: int, pid: int, niceness: int) -> None:
-        set_priority(which, pid, niceness)
+        _SET_PRIORITY(which, pid, niceness)
         started.append(pid)
 
     monkeypatch.setattr(os, "setpriority", noted)
