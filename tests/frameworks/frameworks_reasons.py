@@ -16,7 +16,8 @@ from kubeai.elastic.integrations.random_state import seed_anew
 from kubeai.elastic.integrations.zero import zero_optimizers
 from kubeai.torch import handover, parts
 from kubeai.torch.decisions import NotFormed
-from kubeai.torch.parts import DividedState
+from kubeai.torch.moves import PartClaim
+from kubeai.torch.parts import DividedState, dealt, divided_tensors
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -188,6 +189,22 @@ def _given(following: list[int | None]) -> str:
     return "nothing" if carried is None else f"step {carried.claim.step}"
 
 
+def _dealt() -> dict[str, Any]:
+    """Return what each of two parts of DDP with a ZeroRedundancyOptimizer keeps: the shapes of its rows, by tensor."""
+    model = DistributedDataParallel(torch.nn.Linear(_COLUMNS, _ROWS, bias=False))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW)
+    model(torch.ones(1, _COLUMNS)).sum().backward()
+    optimizer.step()
+    state = DividedState({"model": model, "optimizer": optimizer})
+    both = [dealt(state.rest, state.rows, PartClaim(7, 2, part, state.form)) for part in range(2)]
+    weight = next(path for path in state.rows if path[0] == "model")
+    return {
+        "shapes": [{".".join(map(str, path)): list(each.shape) for path, each in rows.items()} for _, rows in both],
+        "owners": [divided_tensors(rest)[weight].owner for rest, _ in both],
+        "together": torch.equal(torch.cat([rows[weight] for _, rows in both]), state.rows[weight]),
+    }
+
+
 def _drawn(rank: int) -> list[float]:
     """Return what Python and torch draw once they are seeded anew as this rank, each time from the same state."""
     torch.manual_seed(7)
@@ -210,6 +227,7 @@ def main() -> None:
         },
         "drawn": [_drawn(rank) for rank in (0, 0, 1)],
         "given": [_given([0]), _given([0, 1])],
+        "dealt": _dealt(),
     }
     dist.destroy_process_group()
     found["of four"] = _of_four(3)

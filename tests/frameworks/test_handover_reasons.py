@@ -82,6 +82,15 @@ def test_nothing_is_given_for_another_number_of_ranks(reasons: Any) -> None:
     assert reasons["given"] == ["step 7", "the next round was told for 2 ranks instead of 1"]
 
 
+def test_copies_have_what_is_whole_in_each_rank_once(reasons: Any) -> None:
+    """And a state that one rank owns as it is."""
+    found = reasons["dealt"]
+    state = {f"optimizer.state.0.{name}": [4, 2] for name in ("exp_avg", "exp_avg_sq")}
+    assert found["shapes"] == [{"model.module.weight": [2, 2], **state}] * 2
+    assert found["owners"] == [None, None]
+    assert found["together"] is True
+
+
 def test_two_ranks_with_one_state_of_random_numbers_are_seeded_anew_in_different_ways(reasons: Any) -> None:
     first, again, other = reasons["drawn"]
     assert first == again

@@ -30,7 +30,7 @@ from .group import Connections
 from .messages import RankMessage, flat, least, pass_bytes, transfer
 from .moves import PartClaim, keepers
 from .part_memory import part_with_room, publish
-from .parts import CarriedPart, DividedState, DTensor, divided_tensors, on_cpu
+from .parts import CarriedPart, DividedState, DTensor, dealt, divided_tensors, on_cpu
 from .stderr import say, say_once
 
 if TYPE_CHECKING:
@@ -296,10 +296,11 @@ class _Sending(threading.Thread):
 def _copied(divided: DividedState, step: int, before: CarriedPart | None, files: CopyFiles | None) -> CarriedPart:
     rank = dist.get_rank()
     claim = PartClaim(step, dist.get_world_size(), rank, divided.form)
-    rest, random = copy.deepcopy(on_cpu(divided.rest)), {rank: encoded_random_state()}
-    is_pinned = any(own.is_cuda for own in divided.rows.values())
-    part = part_with_room(claim, rest, random, before, files, is_pinned=is_pinned)
-    for path, own in divided.rows.items():
+    rest, rows = dealt(divided.rest, divided.rows, claim)
+    random = {rank: encoded_random_state()}
+    is_pinned = any(own.is_cuda for own in rows.values())
+    part = part_with_room(claim, copy.deepcopy(on_cpu(rest)), random, before, files, is_pinned=is_pinned)
+    for path, own in rows.items():
         part.rows[path].copy_(own)
     return part
 

@@ -29,7 +29,7 @@ from kubeai.elastic.integrations.torch import broadcast, device_type
 
 from .decisions import NotFormed
 from .messages import RankMessage, flat, gathered, least, pass_bytes, transfer
-from .moves import NO_PART, PartClaim, RowMove, WholeState, heirs, moves, newest_whole, stayers
+from .moves import EVERY_PART, NO_PART, PartClaim, RowMove, WholeState, heirs, moves, newest_whole, stayers
 from .parts import (
     CarriedPart,
     DividedState,
@@ -53,6 +53,8 @@ _SPREAD = 2
 """On a GPU, so much memory must be free for each part that a rank holds: itself, and the rows that come of it."""
 _PROBE_SECONDS = 10.0
 """A rank that has not sent its probe by then is lost."""
+_OF_A_PARAMETER = 3
+"""So many names lead to the state of one parameter: the optimizer, "state", and the parameter's number."""
 _DIVIDES_OTHERWISE = "`build` divides it in another way in another round"
 
 
@@ -106,7 +108,7 @@ def give(divided: DividedState, step: int, following: Sequence[int | None], seco
     staying, rank = stayers(following), dist.get_rank()
     rest = _rest_of_all({rank: divided.rest}, range(world), divided.zeros)
     parts = heirs(following)
-    after = reassigned(rest, lambda _, owner: parts[owner])
+    after = reassigned(rest, lambda _, owner: owner if owner in (None, EVERY_PART) else parts[owner])
     rows = _redivided((rest, after), {rank: divided.rows}, range(world), staying, end, room={})
     pairs = [(source, staying[source % len(staying)]) for source in range(world)]
     random = pass_bytes(pairs, {rank: encoded_random_state()}, end)
@@ -175,7 +177,7 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
     mesh = next((each.device_mesh for each in built.tensors.values() if isinstance(each, DTensor)), None)
     before = _rest_of_all({part: each.rest for part, each in held.items()}, found.holders, built.zeros)
     owners = _owners(built)
-    rest = reassigned(before, lambda path, _: owners[path[:3]])
+    rest = reassigned(before, lambda path, _: owners.get(path[:_OF_A_PARAMETER]))
     parts = {part: each.rows for part, each in held.items()}
     # Parameters go straight into what was built, so that no rank has them a third time.
     may_take = all(each.file is None for each in held.values())
@@ -229,8 +231,12 @@ def _rest_of_all(rests: Mapping[int, Any], holders: Sequence[int], zeros: Iterab
 
 
 def _owners(built: DividedState) -> dict[Path, int]:
-    """Return by the path of its state which rank owns each parameter of what was built. Called in every rank."""
-    found: dict[Path, int] = {}
+    """Return by its path which rank owns each parameter's state in what was built. Called in every rank.
+
+    With EVERY_PART, by theirs, for tensors that each rank has whole.
+    """
+    tensors = divided_tensors(built.rest)
+    found = {path: EVERY_PART for path, tensor in tensors.items() if tensor.owner == EVERY_PART}
     for name in built.zeros:
         owned, groups = (built.rest[name][key] for key in ("state", "param_groups"))
         numbers = range(sum(len(group["params"]) for group in groups))

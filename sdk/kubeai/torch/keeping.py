@@ -25,7 +25,7 @@ from kubeai.elastic.integrations.torch import on_rank_zero
 from .handover import give, prepared, processes_here
 from .messages import flat, gathered, least, pass_bytes
 from .moves import PartClaim, is_room_for, stayers
-from .parts import CarriedPart, divided_tensors
+from .parts import CarriedPart, dealt, divided_tensors
 from .state_keeper import (
     KeeperClient,
     KeeperFailed,
@@ -93,7 +93,7 @@ def keep(
         return False
     keeper = KeeperClient.of_this_host(os.environ)
     room = _room(keeper)
-    told = gathered(divided.size, int(not api.host_leaves() and room.size > 0), room.size // processes_here())
+    told = gathered(divided.share, int(not api.host_leaves() and room.size > 0), room.size // processes_here())
     following = _following([bool(stays) for _, stays, _ in told])
     staying = stayers(following)
     if not staying or not is_room_for(following):
@@ -164,9 +164,10 @@ def _following(stay: Sequence[bool]) -> list[int | None]:
 
 def _put(keeper: KeeperClient, name: str, part: CarriedPart, seconds: float, end: float) -> bytes:
     """Have a part kept, and return its digest; b"" after a line if it is not kept."""
-    rest = bytes(encoded((part.rest, part.random)))
+    description, own = dealt(part.rest, part.rows, part.claim)
+    rest = bytes(encoded((description, part.random)))
     head = _MAGIC + _HEAD.pack(len(rest), *astuple(part.claim)) + rest
-    rows = [part.rows[path] for path in divided_tensors(part.rest)]
+    rows = [own[path] for path in divided_tensors(description)]
     size = len(head) + sum(each.numel() * each.element_size() for each in rows)
     try:
         keeper.put(name, part.claim.part, _pieces(head, rows), size=size, seconds=seconds, end=end)

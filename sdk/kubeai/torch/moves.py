@@ -60,7 +60,7 @@ def moves(
         holders: The ranks that have its parts, in the order of the parts. One rank may have several.
         takers: The ranks that are to have the new parts, in the order of these.
         before: The owner among the old parts, as of `rows_of`.
-        after: That among the new ones. EVERY_PART stays EVERY_PART.
+        after: That among the new ones. EVERY_PART stays EVERY_PART, and so may become what is divided.
     """
     found = []
     held_rows = -(-rows // len(holders))

@@ -12,11 +12,10 @@ from kubeai.elastic.integrations.torch import device_type
 from kubeai.elastic.integrations.zero import is_zero, part_of_zero
 from torch.nn.parallel import DistributedDataParallel  # type: ignore[import-not-found,unused-ignore]
 
-from .moves import EVERY_PART, rows_of
+from .moves import EVERY_PART, PartClaim, rows_of
 
 if TYPE_CHECKING:
     from .copy_files import CopyFile
-    from .moves import PartClaim
 
 try:
     from torch.distributed.tensor import DTensor, Shard  # type: ignore[import-not-found,unused-ignore]
@@ -30,6 +29,7 @@ __all__ = [
     "DividedTensor",
     "Path",
     "Shard",
+    "dealt",
     "divided_tensors",
     "free_memory",
     "leaves",
@@ -94,7 +94,13 @@ class DividedState:
     @property
     def size(self) -> int:
         """How many bytes of divided tensors this rank has."""
-        return sum(rows.numel() * rows.element_size() for rows in self.rows.values())
+        return _bytes_of(self.rows)
+
+    @property
+    def share(self) -> int:
+        """How many bytes of them are this rank's if no other one has them as well."""
+        own = PartClaim(0, dist.get_world_size(), dist.get_rank(), self.form)
+        return _bytes_of(dealt(self.rest, self.rows, own)[1])
 
     def reason_against(self) -> str | None:
         """Return why this state cannot be handed over by rows, None if it can."""
@@ -192,13 +198,29 @@ def divided_tensors(rest: Any) -> dict[Path, DividedTensor]:
     return {path: found[path] for path in sorted(found, key=repr)}
 
 
-def reassigned(rest: Any, owner_of: Callable[[Path, int], int]) -> Any:
-    """Return a description of a state in which the tensors of one owner have the one that `owner_of` says."""
+def reassigned(rest: Any, owner_of: Callable[[Path, Optional[int]], Optional[int]]) -> Any:  # noqa: UP045 - Python 3.8
+    """Return a description of a state in which each divided tensor has the owner that `owner_of` says."""
     return mapped(
         rest,
         lambda path, tensor: tensor._replace(owner=owner_of(path, tensor.owner)),
-        lambda _, leaf: isinstance(leaf, DividedTensor) and leaf.owner not in (None, EVERY_PART),
+        lambda _, leaf: isinstance(leaf, DividedTensor),
     )
+
+
+def dealt(rest: Any, rows: Mapping[Path, torch.Tensor], claim: PartClaim) -> tuple[Any, dict[Path, torch.Tensor]]:
+    """Return the description and the rows of a part without what other parts have as well.
+
+    Of a tensor that each part has whole, each keeps its share of the rows: together they have it once. Nothing is
+    copied.
+    """
+    once = reassigned(rest, lambda _, owner: None if owner == EVERY_PART else owner)
+    shared = [path for path, tensor in divided_tensors(rest).items() if tensor.owner == EVERY_PART]
+    own = {path: slice(*rows_of(len(rows[path]), claim.parts, claim.part)) for path in shared}
+    return once, {**rows, **{path: rows[path][span] for path, span in own.items()}}
+
+
+def _bytes_of(rows: Mapping[Path, torch.Tensor]) -> int:
+    return sum(each.numel() * each.element_size() for each in rows.values())
 
 
 def _local(tensor: Any) -> Any:

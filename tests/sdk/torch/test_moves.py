@@ -101,8 +101,24 @@ def test_a_tensor_that_each_part_has_is_sent_only_to_those_that_join(rows: int, 
     assert max(map(joiners.count, joiners), default=0) <= -(-size // len(holders))
 
 
-@pytest.mark.parametrize("owners", [(EVERY_PART, EVERY_PART), (0, 1)])
-def test_a_tensor_without_rows_is_not_sent(owners: tuple[int, int]) -> None:
+@given(st.integers(1, 60), _changes())
+def test_a_tensor_that_is_divided_can_become_one_that_each_part_has(
+    rows: int, change: tuple[int, Sequence[int], Sequence[int]]
+) -> None:
+    """Each part gets each row once, from the part that has it."""
+    _, holders, takers = change
+    found = moves(rows, holders, takers, None, EVERY_PART)
+    for target in takers:
+        spans = sorted((move.first, move.end) for move in found if move.target == target)
+        assert [row for first, end in spans for row in range(first, end)] == list(range(rows))
+    for move in found:
+        first, end = rows_of(rows, len(holders), move.part)
+        assert first <= move.first < move.end <= end
+        assert move.source == holders[move.part]
+
+
+@pytest.mark.parametrize("owners", [(EVERY_PART, EVERY_PART), (None, EVERY_PART), (0, 1)])
+def test_a_tensor_without_rows_is_not_sent(owners: tuple[int | None, int]) -> None:
     assert moves(0, [0, 1], [1, 0], *owners) == []
 
 
