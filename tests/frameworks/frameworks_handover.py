@@ -30,6 +30,7 @@ from kubeai.torch.training import Batch, Limits, PeerCopies, Sharded, train
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from tests.frameworks.frameworks_member import RoundsMember, resources
 from tests.testkit import torch_exit
@@ -85,6 +86,7 @@ class _Points:
     def _strike(self, stage: str, point: int) -> None:
         struck = _ME.root / f"strike-{stage}-{point}-{_ME.name}"
         if struck.exists():
+            _ME.record(event="struck", pid=os.getpid())
             os.kill(os.getpid(), int(struck.read_text(encoding="ascii")))
 
     def _posted(self, messages: list[Any]) -> list[Any]:
@@ -190,30 +192,44 @@ def _tensor_bytes() -> int:
     return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in plain}.values())
 
 
+def _local(tensor: Any) -> Any:
+    """Return what this rank has of a tensor: its rows, or all of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def _positions(tensor: Any, salt: int) -> torch.Tensor:
-    """Return a number for each element of this rank's rows, from its place in the whole tensor."""
-    rows = -(-tensor.shape[0] // dist.get_world_size())
-    local = tensor.to_local()
-    first = rows * dist.get_rank()
+    """Return a number for each element that this rank has, from its place in the whole tensor."""
+    local, first = _local(tensor), 0
+    if isinstance(tensor, DTensor):
+        first = -(-tensor.shape[0] // dist.get_world_size()) * dist.get_rank()
     columns = torch.arange(local[0].numel() if len(local) else 0)
     return (torch.arange(first, first + len(local))[:, None] * 1_000_003 + columns * 7919 + salt).view_as(local)
 
 
-def _checksum(built: Built) -> int:
-    """Return a number whose sum over all ranks changes with each bit of the divided state, and with each place."""
-    total = 0
+def _means(built: Built) -> Any:
+    """Return by the parameter what this rank has of the optimizer's state, also if each parameter has one owner."""
+    return getattr(built.optimizer, "optim", built.optimizer).state
+
+
+def _checksums(built: Built) -> dict[str, int]:
+    """Return two numbers that change with each bit and each place: of what is divided, and of what each rank has.
+
+    The first one is to be summed over all ranks.
+    """
+    found = {"checksum": 0, "whole": 0}
     for salt, parameter in enumerate(built.model.parameters()):
-        means = built.optimizer.state[parameter] if built.optimizer.state else {}
-        tensors = parameter, *(means[name] for name in ("exp_avg", "exp_avg_sq") if means)
-        for number, tensor in enumerate(tensors):
-            bits = tensor.to_local().detach().view(torch.int64)
-            total += int((bits * (2 * _positions(tensor, salt * len(tensors) + number) + 1)).sum())
-    return total % 2**64
+        means = _means(built).get(parameter, {})
+        for number, tensor in enumerate((parameter, *(means[name] for name in ("exp_avg", "exp_avg_sq") if means))):
+            bits = _local(tensor).detach().view(torch.int64)
+            is_whole = tensor is parameter and not isinstance(tensor, DTensor)
+            odd = 2 * _positions(tensor, 3 * salt + number) + 1
+            found["whole" if is_whole else "checksum"] += int((bits * odd).sum())
+    return {name: each % 2**64 for name, each in found.items()}
 
 
 def _rest(built: Built) -> list[int]:
-    """Return what is whole in each rank, all of which is the number of finished steps."""
-    steps = {int(each["step"]) for each in built.optimizer.state.values()} or {0}
+    """Return what has the number of finished steps in each rank."""
+    steps = {int(each["step"]) for each in _means(built).values()} or {0}
     return [*steps, built.scheduler.last_epoch, int(built.counted.calls)]
 
 
@@ -221,7 +237,7 @@ def _make_exact(built: Built, step: int) -> None:
     """Give each element a gradient of its place and step alone, so that no sum depends on the number of ranks."""
     for salt, parameter in enumerate(built.model.parameters()):
         numbers = _positions(parameter, salt + 31 * step) % 257 - 128
-        parameter.grad.to_local().copy_(numbers.double() / 128)
+        _local(parameter.grad).copy_(numbers.double() / 128)
 
 
 def _backward(built: Built, batch: Batch) -> None:
@@ -231,7 +247,7 @@ def _backward(built: Built, batch: Batch) -> None:
     _ME.take_time()
     world = dist.get_world_size()
     if _KIND == "exact":
-        state = {"checksum": _checksum(built), "rest": _rest(built)}
+        state = {**_checksums(built), "rest": _rest(built)}
         _ME.record(event="state", step=batch.step, world=world, round=built.round, **state)
     features = torch.sin(torch.tensor(batch.indices)[:, None] * torch.arange(1, FEATURES + 1, dtype=torch.float64))
     rest_of = int(built.counted.rank)

@@ -10,9 +10,11 @@ with Rounds(frameworks, tmp_path, "exact", steps=60) as rounds:
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ _NCCL_ON_ONE_GPU = {
     # As docs/guide/in-process.md asks for.
     "TORCH_NCCL_BLOCKING_WAIT": "1",
 }
+_WARM = "-c", "from kubeai.warm.python import main; main()"
 _AHEAD = 4
 """Steps to the next pause."""
 SECONDS = float(os.environ.get("FRAMEWORKS_SECONDS", "240"))
@@ -56,6 +59,7 @@ class Rounds:
         script: Of this folder, or a whole path. It takes these and a name.
         variables: Further variables of the environment of all processes.
         variables_of: Those of each member.
+        warm: Processes are forks of one that has imported torch, for tests that start many.
     """
 
     home: Path
@@ -66,16 +70,19 @@ class Rounds:
     script: str = "frameworks_elastic.py"
     variables: Mapping[str, str] = field(default_factory=dict)
     variables_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    warm: bool = False
     number: int = 0
     members: tuple[str, ...] = ()
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _leaving: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _stores: subprocess.Popen[str] | None = None
+    _templates: str = ""
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)
+        self._templates = tempfile.mkdtemp(prefix="kubeai-")  # the path of a socket has to be short
         pipe = subprocess.PIPE
-        command = [self._python, str(_STORES)]
+        command = [self._python, str(_STORES), *([self._script] if self.warm else [])]
         self._stores = subprocess.Popen(command, text=True, env=self._environment(), stdin=pipe, stdout=pipe)
         return self
 
@@ -86,6 +93,7 @@ class Rounds:
         if self._stores is not None:
             self._stores.kill()
             self._stores.communicate()
+        shutil.rmtree(self._templates)
         for path in self.root.glob("frozen-*"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(path.name.rpartition("-")[2]), signal.SIGKILL)
@@ -104,7 +112,7 @@ class Rounds:
             directory = {"KUBEAI_RENDEZVOUS_DIR": str(self.root / name), "KUBEAI_RENDEZVOUS_ROUND": str(self.number)}
             self._spawn(name, {**directory, "LOCAL_RANK": "0", **({"KUBEAI_RENDEZVOUS_JOINS": "1"} if joins else {})})
         if joins:
-            self._until(lambda: all(self._said(name).get("started") for name in names), "started")
+            self.until(lambda: all(self._said(name).get("started") for name in names), "started")
             starting.unlink()
 
     def run_alone(self) -> list[dict[str, Any]]:
@@ -151,11 +159,11 @@ class Rounds:
         self.until_ready()
 
     def until_ready(self) -> None:
-        self._until(lambda: all(self._said(name).get("round") == self.number for name in self.members), "ready")
+        self.until(lambda: all(self._said(name).get("round") == self.number for name in self.members), "ready")
 
     def until_lost(self, *names: str) -> None:
         """Wait until these processes have said that they have lost another rank."""
-        self._until(lambda: all(self._said(name).get("lost") for name in names), "without a rank")
+        self.until(lambda: all(self._said(name).get("lost") for name in names), "without a rank")
 
     def regroup(self, *names: str) -> int:
         """Let all ranks pause at one step; then form the next round, and end those that are no part of it.
@@ -225,9 +233,21 @@ class Rounds:
         self._leaving |= {name: self._processes.pop(name) for name in names}
 
     def until_struck(self, name: str) -> None:
-        """Wait until a process that was let go has ended or is frozen."""
+        """Wait until a process that was let go has ended, or has recorded `struck` and is frozen."""
         process = self._leaving[name]
-        self._until(lambda: process.poll() is not None or _is_frozen(process.pid), f"struck: {name}")
+
+        def is_frozen() -> bool:
+            return any(_is_frozen(line["pid"]) for line in self.recorded(name)[-1:] if line["event"] == "struck")
+
+        self.until(lambda: process.poll() is not None or is_frozen(), f"struck: {name}")
+
+    def until_settled(self, has_answered: Callable[[str], bool], *names: str) -> None:
+        """Wait until each of these processes, which were let go, has ended, has lost another rank, or has answered."""
+
+        def is_settled(name: str) -> bool:
+            return self._leaving[name].poll() is not None or bool(self._said(name).get("lost")) or has_answered(name)
+
+        self.until(lambda: all(map(is_settled, names)), "settled")
 
     def bury(self, name: str, *, waits: bool = False) -> int:
         """End a process that was let go, if it has not ended, or wait until it has; returns its exit status."""
@@ -239,7 +259,7 @@ class Rounds:
     def until_holding(self, step: int) -> None:
         """Wait until all ranks pause at a step."""
         holding = [self.root / f"holding-{step}-{name}" for name in self.members]
-        self._until(lambda: all(path.exists() for path in holding), f"holding at {step}")
+        self.until(lambda: all(path.exists() for path in holding), f"holding at {step}")
 
     def terminate(self, *names: str) -> None:
         """End processes as their elastic agents would for new ones, and wait until they have ended."""
@@ -297,11 +317,15 @@ class Rounds:
         return max((line["step"] for line in self.recorded(name) if "step" in line), default=-1)
 
     def until_step(self, step: int) -> None:
-        self._until(lambda: all(self.step_of(name) >= step for name in self.members), f"at step {step}")
+        self.until(lambda: all(self.step_of(name) >= step for name in self.members), f"at step {step}")
 
     def parameters(self, name: str) -> dict[str, list[float]]:
         found: dict[str, list[str]] = self.recorded(name)[-1]["parameters"]
         return {key: numbers(values) for key, values in found.items()}
+
+    @property
+    def _script(self) -> str:
+        return str(Path(__file__).parent / self.script)
 
     @property
     def _python(self) -> str:
@@ -311,12 +335,13 @@ class Rounds:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("KUBEAI_")}
         quiet = {"OMP_NUM_THREADS": "1", "KUBEAI_DIR": os.devnull, **({} if DEVICE == "cuda" else _WITHOUT_GPU)}
         path = os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])
-        return {**inherited, **quiet, "PYTHONPATH": path, **self.variables}
+        return {**inherited, **quiet, "PYTHONPATH": path, "KUBEAI_WARM_DIR": self._templates, **self.variables}
 
     def _spawn(self, name: str, variables: dict[str, str], launcher: Sequence[str] = ()) -> None:
         script = [
+            *(_WARM if self.warm else ()),
             *launcher,
-            str(Path(__file__).parent / self.script),
+            self._script,
             self.kind,
             str(self.root),
             str(self.steps),
@@ -358,7 +383,8 @@ class Rounds:
             return said
         return {}
 
-    def _until(self, holds: Callable[[], bool], what: str) -> None:
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds; fail if a process ends meanwhile that was not let go."""
         end = time.monotonic() + SECONDS
         while not holds():
             for name, process in self._processes.items():

@@ -1,20 +1,20 @@
 """kubeai.torch: a rank that ends or freezes at any point of a hand-over costs what its part costs, and no bit is wrong.
 
-`make test-frameworks ARGS="-k handover_faults"` strikes at each point that there is.
+`make test-frameworks ARGS="-k handover_faults"` strikes at each point that there is, with FSDP2 and with a
+ZeroRedundancyOptimizer.
 """
 
 import signal
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
+from tests.frameworks.frameworks_exact import assert_exact_states
 from tests.frameworks.frameworks_rounds import Rounds
 
 pytestmark = pytest.mark.timeout(1800)
@@ -128,26 +128,32 @@ def _joiners(walk: _Walk, some: int | None) -> None:
 
 def _assert_exact(home: Path, root: Path, walk: _Walk) -> None:
     """Assert that the state before each step was that of an undisturbed run, and that no step is missing."""
-    names = [path.name[len("steps-") : -len(".jsonl")] for path in walk.rounds.root.glob("steps-*.jsonl")]
-    found: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    for line in (line for name in names for line in walk.rounds.recorded(name) if line["event"] == "state"):
-        found[line["round"], line["step"]].append(line)
-    with Rounds(
-        home, root / "alone", "exact", max(step for _, step in found) + 1, 0, "frameworks_handover.py"
-    ) as alone:
-        expected = {line["step"]: line["checksum"] for line in alone.run_alone() if line["event"] == "state"}
-    for (_, step), lines in found.items():
-        if len(lines) == lines[0]["world"]:  # the last one was cut off
-            assert sum(line["checksum"] for line in lines) % 2**64 == expected[step], step
-            assert all(set(line["rest"]) == {step} for line in lines), step
+    assert_exact_states(home, root, walk.rounds)
     steps = [line["step"] for line in walk.rounds.recorded("a") if line["event"] == "end"]
     jumps = [(before + 1, after) for before, after in pairwise(steps) if after != before + 1]
     assert jumps == [(step, step // _EVERY * _EVERY) for step in walk.lost if step % _EVERY]
 
 
 _ROLES = {"leaver": _leavers, "survivor": _survivors, "joiner": _joiners}
-_BRIEF = [("survivor", signal.SIGKILL), ("joiner", signal.SIGSTOP), ("leaver", signal.SIGTERM)]
-_ALL = [*((role, number) for role in _ROLES for number in (signal.SIGKILL, signal.SIGSTOP)), _BRIEF[-1]]
+_SCRIPTS = {"fsdp2": "frameworks_handover.py", "zero": "frameworks_zero.py"}
+_BRIEF = [
+    ("fsdp2", "survivor", signal.SIGKILL),
+    ("fsdp2", "joiner", signal.SIGSTOP),
+    ("zero", "leaver", signal.SIGTERM),
+]
+_SIGNALS = {"leaver": (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)}
+_ALL = [
+    (script, role, number)
+    for script in _SCRIPTS
+    for role in _ROLES
+    for number in _SIGNALS.get(role, (signal.SIGKILL, signal.SIGSTOP))
+]
+
+
+def _id(value: object) -> str:
+    if isinstance(value, tuple):
+        return "-".join(each.name if isinstance(each, signal.Signals) else each for each in value)
+    return "all" if value is None else "some"
 
 
 @pytest.mark.parametrize(
@@ -156,18 +162,19 @@ _ALL = [*((role, number) for role in _ROLES for number in (signal.SIGKILL, signa
         *(pytest.param(who, 1, marks=pytest.mark.brief) for who in _BRIEF),
         *(pytest.param(who, None, marks=pytest.mark.long) for who in _ALL),
     ],
-    ids=lambda value: f"{value[0]}-{value[1].name}" if isinstance(value, tuple) else "all" if value is None else "some",
+    ids=_id,
 )
 def test_whoever_is_struck_at_any_point_of_a_hand_over_takes_no_more_along_than_its_part(
     fsdp2: Path,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
-    who: tuple[str, signal.Signals],
+    who: tuple[str, str, signal.Signals],
     some: int | None,
 ) -> None:
     """Killed, frozen or told to end. A joiner takes nothing along. A leaver told to end gives its part first."""
-    role, number = who
-    with Rounds(fsdp2, tmp_path / "walk", f"exact-{_LIMIT:g}", 100_000, 0.01, "frameworks_handover.py") as rounds:
+    script, role, number = who
+    kind, path = f"exact-{_LIMIT:g}", _SCRIPTS[script]
+    with Rounds(fsdp2, tmp_path / "walk", kind, 100_000, 0.01, path, warm=some is None) as rounds:
         walk = _Walk(rounds, number)
         _ROLES[role](walk, some)
         rounds.until_step(rounds.step_of("a") + 1)
