@@ -4,7 +4,8 @@
 
 KIND is `memory`, or `file`: then the state goes through checkpoints, or `hurried`: then there is no time for it, or
 `otherwise`: then two ranks divide it in another way, or `exact-SECONDS`: then the state after a step is the same for
-any number of ranks, and waiting has that limit. `copies-K` has a copy each K steps instead of checkpoints, `kept-K`
+any number of ranks, and waiting has that limit. `exact_stops-SECONDS` is that, too, and stops as `stops` does.
+`copies-K` has a copy each K steps instead of checkpoints, `kept-K`
 has them in files of its host, `both-K` has these and checkpoints, and `saved-K` a checkpoint each K steps. `stops`
 stops when its supervisor says so, and keeps the state in memory then if checkpoints take too long, which they do for
 `stops-K`: it has one each K steps. The test
@@ -19,6 +20,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +28,7 @@ import torch.distributed as dist
 from kubeai.elastic import init
 from kubeai.torch import handover, states
 from kubeai.torch.ranks import RoundRanks
+from kubeai.torch.state_keeper import KeeperClient
 from kubeai.torch.training import Batch, Limits, PeerCopies, Sharded, train
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -33,18 +36,26 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from tests.frameworks.frameworks_member import RoundsMember, resources
+from tests.frameworks.frameworks_stop_points import StopPoints
 from tests.testkit import torch_exit
 
 _ME = RoundsMember.from_arguments()
 FEATURES, HIDDEN = 32, 3002
 """So many rows are not divided evenly among 3 or 4 ranks."""
 _KIND, _, _NUMBER = _ME.kind.partition("-")
-EVERY = {"copies": 1000, "kept": 1000, "saved": int(_NUMBER or 0), "stops": int(_NUMBER or 1000)}.get(_KIND, 10)
+_SELDOM = 1000
+EVERY = {
+    **dict.fromkeys(("copies", "kept", "exact_stops"), _SELDOM),
+    "saved": int(_NUMBER or 0),
+    "stops": int(_NUMBER or _SELDOM),
+}.get(_KIND, 10)
 """How many steps there are between two checkpoints."""
 _SAMPLES, _GLOBAL_BATCH, PERIOD = 40, 12, 50
 _ROOM = 300_000
 """Bytes of a file that hold the first copy of one of three ranks, which has no means of AdamW, and not the second."""
-_STORAGE_SECONDS = 2.0
+_STORAGE_SECONDS, _KEEPER_SECONDS = 2.0, 6.0
+_IS_EXACT = _KIND.startswith("exact")
+_STOPS = _KIND in ("stops", "exact_stops")
 _HANDING = {"file": 0.0, "hurried": 1e-6}
 
 
@@ -146,15 +157,15 @@ def _limit_files(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def _slow_down_storage() -> None:
-    """Let a checkpoint take as long as on a slow file system."""
-    save = checkpoint.save
+def _slow_down(place: Any, name: str, seconds: float) -> None:
+    """Let a function take longer, as on a slow file system, or with much memory."""
+    call = getattr(place, name)
 
     def slow(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(_STORAGE_SECONDS)
-        return save(*args, **kwargs)
+        time.sleep(seconds)
+        return call(*args, **kwargs)
 
-    checkpoint.save = slow
+    setattr(place, name, slow)
 
 
 def _copies() -> PeerCopies | None:
@@ -171,7 +182,8 @@ def _copies() -> PeerCopies | None:
 
 def _build(ranks: RoundRanks) -> tuple[dict[str, Any], Built]:
     torch.manual_seed(0)
-    layers = torch.nn.Linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Dropout(0.2), torch.nn.Linear(HIDDEN, 1)
+    linear = partial(torch.nn.Linear, bias=_KIND != "exact_stops")  # each tensor is a message, and so a point
+    layers = linear(FEATURES, HIDDEN), torch.nn.Tanh(), torch.nn.Dropout(0.2), linear(HIDDEN, 1)
     model = torch.nn.Sequential(*layers[:1], Counted(), *layers[1:]).double()
     is_otherwise = _KIND == "otherwise" and ranks.size == 2
     mesh = ranks.mesh(replicate=1, shard=-1) if is_otherwise else ranks.mesh()
@@ -246,14 +258,14 @@ def _backward(built: Built, batch: Batch) -> None:
             os.kill(os.getpid(), number)
     _ME.take_time()
     world = dist.get_world_size()
-    if _KIND == "exact":
+    if _IS_EXACT:
         state = {**_checksums(built), "rest": _rest(built)}
         _ME.record(event="state", step=batch.step, world=world, round=built.round, **state)
     features = torch.sin(torch.tensor(batch.indices)[:, None] * torch.arange(1, FEATURES + 1, dtype=torch.float64))
     rest_of = int(built.counted.rank)
     loss = built.model(features).square().mean() * batch.weight
     loss.backward()
-    if _KIND == "exact":
+    if _IS_EXACT:
         _make_exact(built, batch.step)
     found = {**resources(), "tensors": _tensor_bytes(), "rest_of": rest_of}
     _ME.record(event="end", step=batch.step, world=world, loss=loss.item().hex(), **found)
@@ -261,20 +273,30 @@ def _backward(built: Built, batch: Batch) -> None:
 
 def main(build: Callable[[RoundRanks], tuple[dict[str, Any], Built]] = _build) -> None:
     _ME.pause_by_files()
-    if _KIND == "stops":
+    if _STOPS:
         init(collective=True)
-        _slow_down_storage()
-    _Points()
-    limit = float(_NUMBER) if _KIND == "exact" and _NUMBER else 10.0
+    if _KIND == "stops":
+        _slow_down(checkpoint, "save", _STORAGE_SECONDS)
+    if _ME.is_told("slow-transfer"):
+        _slow_down(handover, "transfer", _KEEPER_SECONDS)
+    if _ME.is_told("slow-keeper"):
+        for name in ("put", "get"):
+            _slow_down(KeeperClient, name, _KEEPER_SECONDS)
+    if _KIND == "exact_stops":
+        StopPoints(_ME)
+    else:
+        _Points()
+    limit = float(_NUMBER) if _IS_EXACT and _NUMBER else 10.0
+    handing = 0.0 if _ME.is_told("hands-nothing") else _HANDING.get(_KIND, limit)
     built = train(
-        _RecordedParts(_ME.root / "checkpoints", build, copies=_copies(), in_memory_at_stop=_KIND == "stops"),
+        _RecordedParts(_ME.root / "checkpoints", build, copies=_copies(), in_memory_at_stop=_STOPS),
         _backward,
         samples=_SAMPLES,
         global_batch=_GLOBAL_BATCH,
         steps=_ME.steps,
         every=EVERY,
         backend="gloo",
-        limits=Limits(collective=limit, handing=_HANDING.get(_KIND, limit), holding=30.0, lost=30.0),
+        limits=Limits(collective=limit, handing=handing, holding=30.0, lost=30.0),
     )
     _limit_files(resource.RLIM_INFINITY)
     _ME.finish(get_model_state_dict(built.model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)))

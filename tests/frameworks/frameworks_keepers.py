@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,20 +11,63 @@ from pathlib import Path
 
 from tests.testkit.waiting import wait_until
 
+_DAMAGED = 100
+"""A place of a part before its rows."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class RunningKeeper:
     """A state keeper.
 
     Attributes:
-        address: Where it listens.
         directory: Where the parts are.
-        process: Its process.
+        size: For how many bytes it has room.
+        address: Where it listens.
     """
 
-    address: str
     directory: Path
-    process: subprocess.Popen[bytes]
+    size: int
+    address: str = "127.0.0.1:0"
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start its process, and wait until it listens: at the same address and with the same parts as before."""
+        log = self.directory.with_name(f"{self.directory.name}.log")
+        environ = {
+            "STATE_KEEPER_DIRECTORY": str(self.directory),
+            "STATE_KEEPER_BYTES": str(self.size),
+            "STATE_KEEPER_ADDRESS": self.address,
+            "STATE_KEEPER_AUTHENTICATION": "none",
+            "STATE_KEEPER_PROBE_ADDRESS": "",
+            "STATE_KEEPER_METRICS_ADDRESS": "",
+            "STATE_KEEPER_LOG_FORMAT": "json",
+        }
+
+        def address() -> str:
+            lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+            return next((str(line["address"]) for line in lines if line["event"] == "keeper.listening"), "")
+
+        command = [sys.executable, "-m", "node_agent.keeper"]
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
+        self.address = wait_until(address, lambda: log.read_text(encoding="utf-8"))
+
+    def go_on(self) -> None:
+        """Let it go on after a signal has frozen or killed it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        if self.has_ended():
+            self._process.wait()
+            self.start()
+
+    def has_ended(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None
 
     def parts(self) -> list[Path]:
         """Return the files of the parts that it has."""
@@ -34,8 +78,10 @@ class RunningKeeper:
 
     def end(self) -> None:
         """End it. What it has remains in its directory, where nobody asks for it."""
-        self.process.terminate()
-        self.process.wait()
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        self._process.wait()
 
     def damage(self) -> None:
         """Change one bit of each part."""
@@ -45,35 +91,13 @@ class RunningKeeper:
             path.write_bytes(content)
 
 
-_DAMAGED = 100
-"""A place of a part before its rows."""
-
-
 @contextlib.contextmanager
 def state_keeper(directory: Path, size: int) -> Iterator[RunningKeeper]:
     """Run a state keeper with room for `size` bytes, until the end of the block."""
     directory.mkdir()
-    log = directory.with_name(f"{directory.name}.log")
-    environ = {
-        "STATE_KEEPER_DIRECTORY": str(directory),
-        "STATE_KEEPER_BYTES": str(size),
-        "STATE_KEEPER_ADDRESS": "127.0.0.1:0",
-        "STATE_KEEPER_AUTHENTICATION": "none",
-        "STATE_KEEPER_PROBE_ADDRESS": "",
-        "STATE_KEEPER_METRICS_ADDRESS": "",
-        "STATE_KEEPER_LOG_FORMAT": "json",
-    }
-
-    def address() -> str:
-        lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-        return next((str(line["address"]) for line in lines if line["event"] == "keeper.listening"), "")
-
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "node_agent.keeper"], env=environ, stdout=output, stderr=output
-        )
+    keeper = RunningKeeper(directory, size)
+    keeper.start()
     try:
-        yield RunningKeeper(wait_until(address, lambda: log.read_text(encoding="utf-8")), directory, process)
+        yield keeper
     finally:
-        process.terminate()
-        process.wait()
+        keeper.end()

@@ -1,114 +1,39 @@
 """kubeai.torch: at a stop for which a checkpoint would be too slow, hosts that stay keep the state in memory."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kubeai.elastic.testing import FakeSupervisor
 
-from tests.frameworks.frameworks_keepers import RunningKeeper, state_keeper
+from tests.frameworks.frameworks_keepers import state_keeper
 from tests.frameworks.frameworks_losses import assert_goes_on_exactly
 from tests.frameworks.frameworks_resuming import assert_equal_to_a_checkpoint_of, rounds_of, start_anew
-from tests.frameworks.frameworks_rounds import Rounds
+from tests.frameworks.frameworks_stops import AHEAD, MEGABYTE, StoppingJob, stopping_job
 from tests.frameworks.frameworks_world import FrameworksScript, run_alone, training
 from tests.testkit.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 _STOP = 14
-_AHEAD = 6
 _SAVED = 9
 """The step of a checkpoint after which no further one comes before the stop."""
-_RESUMES = 75
-_MEGABYTE = 1 << 20
 _SCRIPT = Path(__file__).with_name("frameworks_stopping.py")
-_ANSWERS = "saved", "kept", "failed"
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A job of four hosts, each of which has a state keeper."""
-
-    rounds: Rounds
-    supervisor: FakeSupervisor
-    keepers: Mapping[str, RunningKeeper]
-
-    def stop(self, *leaving: str, seconds_left: float | None) -> int:
-        """Let all ranks of the present round stop at one step; returns it.
-
-        Args:
-            leaving: Names of the hosts that have a notice.
-            seconds_left: Until these are gone.
-        """
-        names = self.rounds.members
-        supervisor, ranks = self.supervisor, len(names)
-        supervisor.propose(1)
-        supervisor.wait_for(lambda: len(supervisor.answers_of(1)) == ranks)
-        step = max(int(each["step"]) for each in supervisor.answers_of(1).values()) + _AHEAD
-        supervisor.propose(2, step)
-        supervisor.wait_for(lambda: len(supervisor.answers_of(2)) == ranks)
-        assert {each["answer"] for each in supervisor.answers_of(2).values()} == {"accepted"}
-        notice = {"id": "n", "source": "test", "host": "a host", "seconds_left": seconds_left}
-        committed = {"epoch": 2, "purpose": "stop", "step": step, "committed": True}
-        for rank, name in enumerate(names):
-            supervisor.direct(
-                rank,
-                directive="STOP",
-                agreement=committed,
-                seconds_left=seconds_left,
-                notice={**notice, "own": name in leaving} if leaving else None,
-                max_wait=600.0,
-            )
-        supervisor.wait_for(lambda: len(self.answers(step)) == ranks, 120)
-        supervisor.direct(directive="STOP", release=True)
-        self.rounds.until_dead(*names, status=_RESUMES)
-        return step
-
-    def answers(self, step: int) -> list[str]:
-        """Return how each rank has answered the stop at a step, in any order. A report may come twice."""
-        reports = [(each, kind) for kind in _ANSWERS for each in self.supervisor.reports_of(kind)]
-        found = {(each["process"], kind) for each, kind in reports if each["step"] == step}
-        return sorted(kind for _, kind in found)
-
-    def resume(self, *names: str) -> int:
-        """Train to the end on these hosts; returns the step that the first one goes on from."""
-        self.supervisor.direct()
-        return start_anew(self.rounds, *names)[0]
-
-    def saved_steps(self) -> list[int]:
-        """Return the steps of the checkpoints."""
-        return sorted(int(path.name.removeprefix("step-")) for path in self._directory.glob("step-*"))
-
-    def has_note(self) -> bool:
-        """Return whether it is written beside the checkpoints where a state is kept."""
-        return (self._directory / "kept.json").exists()
-
-    def kept_bytes(self, names: str = "abcd") -> list[int]:
-        """Return how many bytes the state keepers of these hosts have."""
-        return [self.keepers[name].kept_bytes() for name in names]
-
-    @property
-    def _directory(self) -> Path:
-        return self.rounds.root / "checkpoints"
+def _resume(job: StoppingJob, *names: str) -> int:
+    """Train to the end on these hosts; returns the step that the first one goes on from."""
+    job.supervisor.direct()
+    return start_anew(job.rounds, *names)[0]
 
 
 @contextlib.contextmanager
-def _job(home: Path, root: Path, kind: str = "stops", size: int = 64 * _MEGABYTE) -> Iterator[_Job]:
+def _job(home: Path, root: Path, kind: str = "stops", size: int = 64 * MEGABYTE) -> Iterator[StoppingJob]:
     """Start four hosts, and let them train until the step before which no stop comes."""
-    (root / "identity").mkdir()
-    with contextlib.ExitStack() as stack:
-        supervisor = stack.enter_context(FakeSupervisor())
-        supervisor.write_identity(root / "identity")
-        keepers = {name: stack.enter_context(state_keeper(root / f"keeper-{name}", size)) for name in "abcd"}
-        addresses = {name: {"KUBEAI_KEEPER": keeper.address} for name, keeper in keepers.items()}
-        rounds = replace(
-            rounds_of(home, root, kind), variables={"KUBEAI_DIR": str(root / "identity")}, variables_of=addresses
-        )
-        stack.enter_context(rounds)
-        rounds.start("a", "b", "c", "d")
-        rounds.until_step(_STOP - _AHEAD)
-        yield _Job(rounds, supervisor, keepers)
+    with stopping_job(root, rounds_of(home, root, kind), "abcd", size) as job:
+        job.rounds.start("a", "b", "c", "d")
+        job.rounds.until_step(_STOP - AHEAD)
+        yield job
 
 
 @pytest.mark.parametrize(
@@ -125,9 +50,9 @@ def test_a_job_resumes_from_the_memory_of_hosts_that_stay_and_equals_a_checkpoin
     with _job(fsdp2, tmp_path) as job:
         step = job.stop("b", seconds_left=20.0)
         assert job.answers(step) == ["kept"] * 4
-        assert (job.saved_steps(), job.has_note()) == ([], True)
+        assert (job.saved_steps(), bool(job.note())) == ([], True)
         assert [bool(size) for size in job.kept_bytes()] == [True, False, True, True]
-        assert job.resume(*names) == step
+        assert _resume(job, *names) == step
         assert f"going on after step {step}, from the memory of hosts" in job.rounds.output("a")
         assert_equal_to_a_checkpoint_of(step, job.rounds, fsdp2, tmp_path, *names)
 
@@ -140,7 +65,7 @@ def test_a_checkpoint_comes_first_where_there_is_time_for_it(
     with _job(fsdp2, tmp_path, f"stops-{_SAVED}") as job:
         step = job.stop("b", seconds_left=seconds_left)
         assert job.answers(step) == ["saved"] * 4
-        assert (job.saved_steps()[-1], job.has_note()) == (step, False)
+        assert (job.saved_steps()[-1], bool(job.note())) == (step, False)
         assert job.kept_bytes() == [0] * 4
 
 
@@ -148,8 +73,8 @@ def test_a_checkpoint_comes_first_where_there_is_time_for_it(
 @pytest.mark.parametrize(
     ("size", "leaving", "reason"),
     [
-        (_MEGABYTE // 4, "b", "a state keeper has no room for parts of"),
-        (64 * _MEGABYTE, "bcd", "fewer than half of the ranks are on hosts that stay and have a keeper"),
+        (MEGABYTE // 4, "b", "a state keeper has no room for parts of"),
+        (64 * MEGABYTE, "bcd", "fewer than half of the ranks are on hosts that stay and have a keeper"),
     ],
     ids=["no room", "most hosts leave"],
 )
@@ -160,7 +85,7 @@ def test_a_state_that_no_memory_takes_is_saved(
     with _job(fsdp2, tmp_path, size=size) as job:
         step = job.stop(*leaving, seconds_left=20.0)
         assert job.answers(step) == ["saved"] * 4
-        assert (job.saved_steps(), job.has_note()) == ([step], False)
+        assert (job.saved_steps(), bool(job.note())) == ([step], False)
         assert reason in job.rounds.output("a")
         assert job.kept_bytes() == [0] * 4
 
@@ -172,15 +97,15 @@ def test_a_state_of_which_a_part_is_gone_is_not_used(fsdp2: Path, tmp_path: Path
     with _job(fsdp2, tmp_path, f"stops-{_SAVED}") as job:
         step = job.stop("b", seconds_left=3.9)
         assert job.answers(step) == ["kept"] * 4
-        assert (job.saved_steps(), job.has_note()) == ([_SAVED], True)
+        assert (job.saved_steps(), bool(job.note())) == ([_SAVED], True)
         if damage == "lost":
             job.keepers["c"].end()
         else:
             job.keepers["c"].damage()
-        assert job.resume("a", "c", "d") == _SAVED
+        assert _resume(job, "a", "c", "d") == _SAVED
         outputs = "".join(job.rounds.output(name) for name in "acd")
         assert f"the state after step {step} was kept in memory, and part 1 of it cannot be had" in outputs
-        assert not job.has_note()
+        assert job.note() is None
         wait_until(lambda: not any(job.kept_bytes("abd")))
 
 
@@ -189,7 +114,7 @@ async def test_a_supervisor_stops_and_resumes_a_job_without_a_checkpoint(fsdp2: 
     """It says that there is none. The ranks of the host that leaves give their parts to the others."""
     script = FrameworksScript(fsdp2, _SCRIPT, (str(tmp_path / "whole"), "200"))
     whole = await run_alone(tmp_path / "alone", script)
-    with state_keeper(tmp_path / "keeper", 64 * _MEGABYTE) as keeper:
+    with state_keeper(tmp_path / "keeper", 64 * MEGABYTE) as keeper:
         variables = {"KUBEAI_KEEPER": keeper.address}
         disturbed = replace(script, arguments=(str(tmp_path / "checkpoints"), "200"), variables=variables)
         async with training(tmp_path, disturbed) as job:

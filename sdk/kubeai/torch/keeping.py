@@ -23,7 +23,7 @@ from kubeai.elastic.integrations.encoding import decoded, encoded
 from kubeai.elastic.integrations.torch import on_rank_zero
 
 from .handover import give, prepared, processes_here
-from .messages import flat, gathered, least, pass_bytes
+from .messages import done_by_all, flat, gathered, least, pass_bytes
 from .moves import PartClaim, is_room_for, stayers
 from .parts import CarriedPart, dealt, divided_tensors
 from .state_keeper import (
@@ -32,7 +32,6 @@ from .state_keeper import (
     KeeperRoom,
     KeptPart,
     KeptState,
-    forget,
     new_name,
     read_note,
     write_note,
@@ -86,13 +85,14 @@ def keep(
         NotFormed: A rank was lost, or time is up.
     """
     left = api.seconds_left()
-    seconds = _LONGEST_SECONDS if left is None else min(_LONGEST_SECONDS, left)
+    # The same in all ranks, also if one has not heard of the deadline yet.
+    seconds = least(int(1000 * (_LONGEST_SECONDS if left is None else min(_LONGEST_SECONDS, left))))[0] / 1000
     end = time.monotonic() + seconds
     divided = prepared(states, number, _LONGEST_SECONDS, divides_alike=divides_alike)
     if divided is None:
         return False
     keeper = KeeperClient.of_this_host(os.environ)
-    room = _room(keeper)
+    room = done_by_all(lambda: _room(keeper))
     told = gathered(divided.share, int(not api.host_leaves() and room.size > 0), room.size // processes_here())
     following = _following([bool(stays) for _, stays, _ in told])
     staying = stayers(following)
@@ -105,13 +105,15 @@ def keep(
         return False
     part = give(divided, step, following, seconds)
     name = on_rank_zero(new_name)
-    digest = b"" if part is None or keeper is None else _put(keeper, name, part, _kept_for(room), end)
+    digest = done_by_all(
+        lambda: b"" if part is None or keeper is None else _put(keeper, name, part, _kept_for(room), end)
+    )
     is_kept = bool(least(int(part is None or bool(digest)))[0])
     own = {} if part is None else {part.claim.part: f"{digest.hex()} {keeper.address if keeper else ''}".encode()}
     found = pass_bytes([(source, 0) for source in staying], own, end)
     if is_kept:
         on_rank_zero(lambda: _write_note(FilePath(directory), step, name, found))
-    elif keeper is not None:
+    elif digest and keeper is not None:  # one that has not answered would take the time of the checkpoint
         keeper.delete(name)
     return is_kept
 
@@ -128,14 +130,14 @@ def kept_parts(directory: str | os.PathLike[str], saved: int) -> list[CarriedPar
     kept: KeptState | None = on_rank_zero(lambda: read_note(FilePath(directory)))
     if kept is None or kept.step <= saved:
         return []
-    found = (_got(kept, part) for part in range(dist.get_rank(), len(kept.parts), dist.get_world_size()))
+    numbers = range(dist.get_rank(), len(kept.parts), dist.get_world_size())
+    found = done_by_all(lambda: [_got(kept, part) for part in numbers])
     return [part for part in found if part is not None]
 
 
 def _write_note(directory: FilePath, step: int, name: str, found: Mapping[int, bytes]) -> None:
     """Write where the parts are, each of which is told by its digest and its state keeper."""
     told = [found[number].decode().split(" ") for number in sorted(found)]
-    forget(directory)
     write_note(directory, KeptState(step, name, tuple(KeptPart(keeper, digest) for digest, keeper in told)))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
-from typing import Any, Callable, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence, TypeVar
 
 import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
@@ -12,7 +13,10 @@ from kubeai.elastic.integrations.torch import device_type
 
 from .decisions import NotFormed
 
+T = TypeVar("T")
+
 _LENGTH_BYTES = 8
+_LOOK_SECONDS = 0.2
 _AT_ONCE = timedelta(milliseconds=1)
 
 
@@ -105,6 +109,34 @@ def least(*numbers: int, group: Any = None) -> list[int]:
     told = torch.tensor(numbers, dtype=torch.int64, device=device_type(group))
     dist.all_reduce(told, dist.ReduceOp.MIN, group=group)
     return [int(each) for each in told.tolist()]
+
+
+def done_by_all(action: Callable[[], T]) -> T:
+    """Carry out an action that may take longer than a collective waits. Called in every rank.
+
+    Returns its result once all ranks have carried out theirs. It runs in a thread, and the ranks ask each other
+    meanwhile. So one that is lost is noticed at once, and one that is frozen after the time of one collective.
+
+    Raises:
+        RuntimeError: A rank was lost. The action of this one goes on in the background, and nobody gets its result.
+        Exception: That of the action.
+    """
+    found: list[T] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            found.append(action())
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="kubeai-keeper", daemon=True)
+    thread.start()
+    while not least(int(not thread.is_alive()))[0]:
+        thread.join(_LOOK_SECONDS)
+    if failed:
+        raise failed[0]
+    return found[0]
 
 
 def gathered(*numbers: int) -> list[list[int]]:

@@ -202,11 +202,17 @@ def _expected(answer: http.client.HTTPResponse, status: int) -> bytes:
 
 
 def write_note(directory: Path, kept: KeptState) -> None:
-    """Write beside the checkpoints where a state is. Raises OSError."""
+    """Write beside the checkpoints where a state is. Raises OSError.
+
+    It replaces the note of an older state, which is removed in the background: at each moment, one of both is noted.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    before = read_note(directory)
     parts = [{"keeper": each.keeper, "digest": each.digest} for each in kept.parts]
     told = {"version": _VERSION, "step": kept.step, "name": kept.name, "parts": parts}
     write_atomically(directory / _NOTE, json.dumps(told))
+    if before is not None:
+        _remove(before)
 
 
 def read_note(directory: Path) -> KeptState | None:
@@ -228,6 +234,10 @@ def forget(directory: Path) -> None:
         return
     with contextlib.suppress(OSError):
         (directory / _NOTE).unlink()
+    _remove(kept)
+
+
+def _remove(kept: KeptState) -> None:
     threading.Thread(target=_delete, args=(kept,), name="kubeai-forget", daemon=True).start()
 
 

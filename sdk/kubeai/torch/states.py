@@ -45,6 +45,9 @@ _MOST_LATE = 2
 because of a rank that is frozen, and the next round is without it.
 """
 
+_MOST_OF_IT = 0.9
+"""Of the time: ranks that have begun a little later than the first one fail together with it, before theirs is up."""
+
 States = Mapping[str, Any]
 """By name, whatever has `state_dict` and `load_state_dict`: modules, optimizers, a scheduler, a scaler, an average."""
 
@@ -208,6 +211,7 @@ class Sharded(Generic[T]):
         self._divides_alike = True
         self._files: CopyFiles | None = None
         self._is_new = True
+        self._keepers_are_slow = False
 
     def enter(self, formed: FormedRound, limits: Limits) -> tuple[int, T]:
         """Build everything, and fill it with what the ranks carry, or else with the newest checkpoint.
@@ -226,9 +230,7 @@ class Sharded(Generic[T]):
         if starts:
             newest = newest_step(self._directory)
             self._saved = NO_STATE if newest is None else newest
-            if self._in_memory_at_stop:
-                self._carried += kept_parts(self._directory, self._saved)
-        step, built = self._filled(limits.handing)
+        step, built = self._filled(limits, starts=starts)
         if starts and step > max(0, self._saved) and dist.get_rank() == 0:
             say(f"going on after step {step}, from the memory of hosts, where earlier processes have left it")
         kept = KeptFiles() if directory is None else self._kept()
@@ -263,17 +265,25 @@ class Sharded(Generic[T]):
             self._files.keep_only(before)
         return KeptFiles(self._files, before)
 
-    def _filled(self, seconds: float) -> tuple[int, T]:
-        found = whole(self._carried, self._saved) if seconds > 0 else None
-        if found is not None and has_memory(self._carried, found):
+    def _filled(self, limits: Limits, *, starts: bool) -> tuple[int, T]:
+        carried, seconds = self._carried, limits.handing
+        found = whole(carried, self._saved) if seconds > 0 else None
+        # Also after a loss: the newest state may still be the one that earlier processes have left to the keepers.
+        asks_keepers = self._in_memory_at_stop and (starts or (found is None and seconds > 0))
+        if asks_keepers and least(int(not self._keepers_are_slow))[0]:
+            carried = [*carried, *kept_parts(self._directory, self._saved)]
+            found = whole(carried, self._saved)
+            if starts:  # no agent counts the seconds until this round is entered
+                seconds = max(seconds, limits.collective)
+        if found is not None and has_memory(carried, found):
             built = self._built(found.step)
-            end = time.monotonic() + seconds
+            begun = time.monotonic()
             try:
-                self._divides_alike = spread(self._states, self._carried, found, seconds)
+                self._divides_alike = spread(self._states, carried, found, seconds)
             except RuntimeError:
-                self._late = self._late + 1 if time.monotonic() > end else 0
+                self._late = self._late + 1 if time.monotonic() > begun + _MOST_OF_IT * seconds else 0
                 if self._late == _MOST_LATE:
-                    self._carried, self._late = [], 0
+                    self._carried, self._late, self._keepers_are_slow = [], 0, True
                 raise
             self._late = 0
             if self._divides_alike:
