@@ -4,13 +4,12 @@
 
 KIND is `memory`, or `file`: then the state goes through checkpoints, or `hurried`: then there is no time for it, or
 `otherwise`: then two ranks divide it in another way, or `exact-SECONDS`: then the state after a step is the same for
-any number of ranks, and waiting has that limit. `exact_stops-SECONDS` is that, too, and stops as `stops` does.
-`copies-K` has a copy each K steps instead of checkpoints, `kept-K`
+any number of ranks, and waiting has that limit. `copies-K` has a copy each K steps instead of checkpoints, `kept-K`
 has them in files of its host, `both-K` has these and checkpoints, and `saved-K` a checkpoint each K steps. `stops`
 stops when its supervisor says so, and keeps the state in memory then if checkpoints take too long, which they do for
-`stops-K`: it has one each K steps. The test
-that has started it says in files when all ranks pause, and which signal this process sends to itself in which step, or
-at which point of a change or of the copies.
+`stops-K`: it has one each K steps. `exact_stops-SECONDS` is `exact-SECONDS`, and stops so. The test that has started it
+says in files when all ranks pause, and which signal this process sends to itself in which step, or at which point of a
+change, of a stop or of the copies. In files it also says what is slow.
 """
 
 import gc

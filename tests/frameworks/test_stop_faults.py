@@ -93,7 +93,6 @@ class _Walk:
         self._arm(name, point, keeper)
         step = job.agree_to_stop(_LEAVER, seconds_left=_LEFT)
         rounds.let_go(*_HOSTS)
-
         others = [each for each in _HOSTS if each != name or keeper is not None]
         with self._measured(name, keeper):
             rounds.until_settled(lambda each: each in job.answers_of_hosts(step), *others)
@@ -112,35 +111,38 @@ class _Walk:
         is_there = keeper is not None or "kept" in answered.values()
         resumed = self.resume()
         assert resumed in ((step,) if is_there else (step, begun))
-        self.outcomes.append(
-            "".join(sorted({kind[0] for kind in answered.values()})) + ("+" if resumed == step else "-")
-        )
+        kinds = sorted({kind[0] for kind in answered.values()})
+        self.outcomes.append("".join([*kinds, "+" if resumed == step else "-"]))
 
     def strike_at_resume(self, name: str, point: _Point, *, keeper: str | None) -> None:
         """Stop, strike when a process comes to a point of the resume, and go on with the others."""
-        job, rounds, step = self.job, self.job.rounds, self.stop()
+        job, step = self.job, self.stop()
         saved = job.saved_steps()[-1]
         self._arm(name, point, keeper)
         job.supervisor.direct()
-        rounds.start(*_HOSTS)
+        job.rounds.start(*_HOSTS)
         if keeper is None:
-            rounds.let_go(name)
-        with self._measured(name, keeper):
-            if keeper is None:
-                others = [each for each in _HOSTS if each != name]
-                rounds.until_lost(*others)
-            else:
-                resumed = self.goes_on_from()
-        if keeper is None:
-            rounds.form(*others)
-            resumed = self.goes_on_from()
-            rounds.bury(name)
-            self.stop()
-            self.resume()
+            resumed = self._go_on_without(name)
+            assert resumed == step
         else:
+            with self._measured(name, keeper):
+                resumed = self.goes_on_from()
             job.keepers[keeper].go_on()
-        assert resumed in ((step,) if keeper is None else (step, saved))
+            assert resumed in (step, saved)
         self.outcomes.append("+" if resumed == step else "-")
+
+    def _go_on_without(self, name: str) -> int:
+        """Let the others go on without a process, and stop; start all. Returns the step that these went on from."""
+        rounds, others = self.job.rounds, [each for each in _HOSTS if each != name]
+        rounds.let_go(name)
+        with self._measured(name, None):
+            rounds.until_lost(*others)
+        rounds.form(*others)
+        resumed = self.goes_on_from()
+        rounds.bury(name)
+        self.stop()
+        self.resume()
+        return resumed
 
     def _arm(self, name: str, point: _Point, keeper: str | None) -> None:
         process = 0 if keeper is None else self.job.keepers[keeper].pid
