@@ -30,7 +30,7 @@ async def test_notices_come_and_go_while_the_authority_is_rotated(shared: Shared
     The others trust both authorities from the start, as clients do that read the ConfigMap again.
     """
     source = random.Random(1)  # noqa: S311 - no secret
-    leader = await shared.start(tls_leaf_hours=LOOKS_OFTEN, heartbeat_seconds=2, window_seconds=WINDOW_SECONDS)
+    leader = await shared.start(tls_leaf_hours=LOOKS_OFTEN, heartbeat_seconds=20, window_seconds=WINDOW_SECONDS)
     old = await shared.secret()
     new, key = another(tmp_path)
     steps = [{CA: old[CA] + new}, {CA: new + old[CA], CA_KEY: key}, {CA: new, CA_KEY: key}]
