@@ -105,9 +105,8 @@ def keep(
         return False
     part = give(divided, step, following, seconds)
     name = on_rank_zero(new_name)
-    digest = done_by_all(
-        lambda: b"" if part is None or keeper is None else _put(keeper, name, part, _kept_for(room), end)
-    )
+    seconds_kept = room.kept_for(api.max_wait())
+    digest = done_by_all(lambda: b"" if part is None or keeper is None else _put(keeper, name, part, seconds_kept, end))
     is_kept = bool(least(int(part is None or bool(digest)))[0])
     own = {} if part is None else {part.claim.part: f"{digest.hex()} {keeper.address if keeper else ''}".encode()}
     found = pass_bytes([(source, 0) for source in staying], own, end)
@@ -147,15 +146,14 @@ def _room(keeper: KeeperClient | None) -> KeeperRoom:
         say("this host has no state keeper: KUBEAI_KEEPER is not set")
         return KeeperRoom(0, 0.0)
     try:
-        return keeper.room()
+        room = keeper.room()
     except KeeperFailed as error:
         say(f"the state cannot be kept on this host: {error}")
         return KeeperRoom(0, 0.0)
-
-
-def _kept_for(room: KeeperRoom) -> float:
-    limit = api.max_wait()
-    return room.seconds if limit is None else min(room.seconds, limit)
+    if not room.kept_for(api.max_wait()):
+        say("the state is not kept on this host: the job does not wait to be resumed")
+        return KeeperRoom(0, 0.0)
+    return room
 
 
 def _following(stay: Sequence[bool]) -> list[int | None]:

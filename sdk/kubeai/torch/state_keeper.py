@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import math
 import secrets
 import threading
 import time
@@ -30,6 +31,8 @@ _ADDRESS = "KUBEAI_KEEPER"
 _CONNECT_SECONDS, _SILENT_SECONDS = 3.0, 10.0
 _MAX_ANSWER = 4096
 _CREATED, _OK = 201, 200
+_SHORTEST_SECONDS = 0.001
+"""For which something can be kept: three digits are sent, and a keeper refuses 0."""
 _NOTE = "kept.json"
 _VERSION = 1
 _MAX_NOTE = 64 << 20
@@ -51,6 +54,14 @@ class KeeperRoom:
 
     size: int
     seconds: float
+
+    def kept_for(self, wait: float | None) -> float:
+        """Return for how many seconds it would keep a state; 0 if that is not worth it.
+
+        Args:
+            wait: How long the job waits to be resumed, None if for any time.
+        """
+        return max(0.0, self.seconds if wait is None else min(self.seconds, wait))
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,7 @@ class KeeperClient:
             content = _expected(answer, _OK)
         try:
             told = json.loads(content)
-            return KeeperRoom(int(told["bytes"]), float(told["seconds"]))
+            return KeeperRoom(int(told["bytes"]), _finite(told["seconds"]))
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise KeeperFailed(f"{self.address} says nothing of its room: {error}") from error
 
@@ -125,10 +136,13 @@ class KeeperClient:
             part: The number of the part.
             content: Its bytes, in pieces.
             size: How many bytes these are.
-            seconds: For how long it is kept.
+            seconds: For how long it is kept, above 0. It may be a fraction: nothing stays longer than asked.
             end: When it must be there, by the monotonic clock.
         """
-        headers = {**self._authorization, "Content-Length": str(size), "Keep-Seconds": f"{seconds:.0f}"}
+        if seconds <= 0:
+            raise KeeperFailed("it would be kept for no time")
+        kept = max(seconds, _SHORTEST_SECONDS)
+        headers = {**self._authorization, "Content-Length": str(size), "Keep-Seconds": f"{kept:.3f}"}
 
         def in_time() -> Iterator[_Buffer]:
             for piece in content:
@@ -244,6 +258,13 @@ def _remove(kept: KeptState) -> None:
 def _delete(kept: KeptState) -> None:
     for address in {each.keeper for each in kept.parts}:
         KeeperClient(address).delete(kept.name)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no number of seconds")
+    return number
 
 
 def _text(value: Any) -> str:
