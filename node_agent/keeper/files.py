@@ -22,9 +22,6 @@ _NAME = re.compile(r"(?P<tenant>[a-z0-9-]{1,63})\.(?P<state>[0-9a-f]{64})\.(?P<n
 _LEFTOVER = re.compile(r"(?:draft|removed)-[0-9]+")
 _LOCK = "lock"
 
-_STEP = 16 * 1024 * 1024
-"""Bytes that are allocated at once, which takes up to 20 ms."""
-
 _NO_ROOM = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG)
 
 _log = structlog.get_logger()
@@ -36,37 +33,33 @@ class HostFullError(Exception):
 
 @dataclass(eq=False, slots=True)
 class DraftFile:
-    """The file of a part that is being received."""
+    """The file of a part that is being received.
+
+    Its memory is taken as its bytes arrive. To take all of it before the first byte would last for as long as a
+    request may: 2 GB each second, for all parts together.
+    """
 
     path: Path
     descriptor: int
+    room: int
     written: int = 0
 
-    def allocate(self, length: int) -> Iterator[None]:
-        """Takes the memory of `length` bytes in steps; yields after each, so that others have their turn.
+    def write(self, data: bytes) -> None:
+        """Appends bytes.
 
         Raises:
-            HostFullError: There is not so much.
+            HostFullError: There is no memory for them.
         """
+        rest = memoryview(data)
         try:
-            for offset in range(0, length, _STEP):
-                os.posix_fallocate(self.descriptor, offset, min(_STEP, length - offset))
-                yield
+            while rest:
+                count = os.pwrite(self.descriptor, rest, self.written)
+                self.written += count
+                rest = rest[count:]
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
             raise HostFullError(os.strerror(error.errno)) from error
-
-    def write(self, data: bytes) -> None:
-        """Appends bytes within the memory that is allocated."""
-        rest = memoryview(data)
-        while rest:
-            count = os.pwrite(self.descriptor, rest, self.written)
-            self.written += count
-            rest = rest[count:]
-
-    def close(self) -> None:
-        os.close(self.descriptor)
 
 
 class PartFiles:
@@ -79,6 +72,7 @@ class PartFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._serial = 0
+        self._drafts: set[DraftFile] = set()
         self._lock: int | None = None
 
     def open(self) -> None:
@@ -104,9 +98,10 @@ class PartFiles:
             self._lock = None
 
     def free(self) -> int:
-        """Returns the bytes that the file system has left."""
+        """Returns the bytes that the file system has left, without those that drafts still have to take."""
         found = os.statvfs(self._directory)
-        return found.f_bavail * found.f_frsize
+        promised = sum(draft.room - draft.written for draft in self._drafts)
+        return max(0, found.f_bavail * found.f_frsize - promised)
 
     def recover(self, latest: float) -> Iterator[Part]:
         """Yields the whole parts that an earlier process has left, and removes what it was about to receive or remove.
@@ -130,16 +125,22 @@ class PartFiles:
                 _log.warning("keeper.foreign_file", name=path.name)
 
     def draft(self, room: int) -> DraftFile:
-        """Makes an empty draft.
+        """Makes an empty draft, to be closed with `close_draft`.
 
         Raises:
-            HostFullError: The file system has less than `room` bytes. To find that out by allocating them would take
-                the memory of everybody on this host for a moment.
+            HostFullError: The file system has less than `room` bytes.
         """
         if room > self.free():
             raise HostFullError("its file system is full")
         path = self._unique("draft")
-        return DraftFile(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        draft = DraftFile(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), room)
+        self._drafts.add(draft)
+        return draft
+
+    def close_draft(self, draft: DraftFile) -> None:
+        """Closes a draft, whether it was kept or not."""
+        self._drafts.remove(draft)
+        os.close(draft.descriptor)
 
     def keep(self, draft: DraftFile, part: Part) -> Path | None:
         """Makes a draft the file of a part, at once in the place of an older one; returns that one's new name."""

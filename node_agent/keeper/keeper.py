@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,8 +62,8 @@ class StateKeeper:
         """Returns the bytes that a tenant may still send."""
         return min(self.ledger.room(tenant), self.files.free())
 
-    @contextlib.asynccontextmanager
-    async def receiving(self, part: Part) -> AsyncIterator[DraftFile]:
+    @contextlib.contextmanager
+    def receiving(self, part: Part) -> Iterator[DraftFile]:
         """Takes the room of a part, then yields its draft. The part is kept if the context ends without an error.
 
         Raises:
@@ -73,8 +73,6 @@ class StateKeeper:
         draft = None
         try:
             draft = self.files.draft(part.room)
-            for _ in draft.allocate(part.length):
-                await asyncio.sleep(0)
             yield draft
             self.ledger.check_expected(reserved)
             older = self.files.keep(draft, part)
@@ -83,13 +81,13 @@ class StateKeeper:
             if draft is None:
                 self.ledger.release(part)
             else:
-                draft.close()
+                self.files.close_draft(draft)
                 self._unused.put_nowait((draft.path, part))
             if isinstance(error, HostFullError):
                 free = self.room(part.tenant)
                 raise RequestRefusedError(RefusalCode.NO_ROOM, f"the host has no room: {error}", free) from error
             raise
-        draft.close()
+        self.files.close_draft(draft)
         replaced = self.ledger.commit(reserved)
         if older is not None and replaced is not None:
             self._unused.put_nowait((older, replaced))

@@ -158,7 +158,7 @@ class KeeperServer:
             raise RequestRefusedError(RefusalCode.TOO_MANY, "too many parts are sent")
         until = self.clock.now() + min(seconds, self.keeper.max_seconds)
         part = Part(tenant=tenant, state=state, number=number, length=length, until=until)
-        async with self.keeper.receiving(part) as draft:
+        with self.keeper.receiving(part) as draft:
             mark_streaming(request)
             if hdrs.EXPECT in request.headers and request.transport is not None:
                 request.transport.write(_CONTINUE)

@@ -9,6 +9,7 @@ from http import HTTPStatus
 
 import pytest
 
+from node_agent.keeper.ledger import Tenant
 from node_agent.keeper.refusals import RefusalCode
 from tests.node_agent.keeper.keeper_world import MIB, KeeperClock, KeeperScene, Reviews, a_state, head, keeping, memory
 from tests.testkit.waiting import until
@@ -115,7 +116,7 @@ async def test_concurrent_uploads_stay_within_the_bounds_of_tenant_and_host() ->
 
 
 async def test_a_part_that_the_host_cannot_hold_is_refused_although_its_bound_allows_it() -> None:
-    """Whether the file system says so before, or the memory ends while it is taken. Nothing is left of such a part."""
+    """Whether the file system says so before, or the memory ends while it arrives. Nothing is left of such a part."""
     with memory() as directory:
         async with keeping(directory, host=2**49, tenant=2**49) as scene:
             before = await scene.room()
@@ -125,10 +126,8 @@ async def test_a_part_that_the_host_cannot_hold_is_refused_although_its_bound_al
             assert await reader.readline() == b"HTTP/1.1 507 Insufficient Storage\r\n"
             writer.close()
             with _no_larger_files(20 * MIB):
-                reader, writer = await scene.connect()
-                writer.write(head(STATE, 0, 40 * MIB, "of-a", "Expect: 100-continue"))
-                assert await reader.readline() == b"HTTP/1.1 507 Insufficient Storage\r\n"
-                writer.close()
+                status, refusal = await scene.put(STATE, 0, bytes(40 * MIB))
+                assert (status, refusal["code"]) == (507, "no_room")
             await until(lambda: scene.keeper.ledger.taken == 0)
             assert scene.files == []
             assert (await scene.put(STATE, 0, b"small"))[0] == 201
@@ -143,6 +142,34 @@ def _no_larger_files(most: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_memory_is_taken_as_the_bytes_arrive(scene: KeeperScene) -> None:
+    """To take all of it first would last longer than a request may, for parts of some gigabytes."""
+    before = scene.free
+    writer = await scene.begin(STATE, 0, 7 * MIB)
+    writer.write(bytes(MIB))
+
+    def taken() -> int:
+        return sum(path.stat().st_blocks * 512 for path in scene.directory.glob("draft-*"))
+
+    await until(lambda: taken() >= MIB)
+    assert (taken(), scene.free) == (MIB, before - 7 * MIB)
+    writer.transport.abort()
+
+
+async def test_what_is_announced_is_not_free_although_no_byte_of_it_has_come() -> None:
+    """Neither to its tenant nor to another one, where the file system has less than the bounds allow."""
+    with memory() as directory:
+        async with keeping(directory, host=2**49, tenant=2**49) as scene:
+            free = scene.keeper.room(Tenant("b"))
+            writer = await scene.begin(STATE, 0, 3 * free // 4)
+            await until(lambda: scene.keeper.room(Tenant("b")) < free // 2)
+            reader, second = await scene.connect()
+            second.write(head(a_state(), 0, free // 2, "of-b", "Expect: 100-continue"))
+            assert await reader.readline() == b"HTTP/1.1 507 Insufficient Storage\r\n"
+            second.close()
+            writer.transport.abort()
 
 
 async def test_another_tenant_cannot_put_into_a_state(scene: KeeperScene) -> None:
