@@ -19,6 +19,7 @@ from aiohttp import web, web_response
 from servicekit.address import Address
 from servicekit.lifecycle import Health
 from servicekit.listener import Listener, TlsOfPeers
+from servicekit.open_connections import OpenConnections
 
 _SERVER_NAME = "job-supervisor"
 
@@ -55,14 +56,27 @@ class GuardedConnection(asyncio.Protocol):
         inner: aiohttp's protocol.
         timeout_seconds: For a complete head, and again for the rest of the request and the whole answer.
         on_drop: Called when this side ends the connection.
+        others: The connections among which it has to find a place; None if any number may be open.
     """
 
-    __slots__ = ("_deadline", "_inner", "_on_drop", "_on_timeout", "_request", "_timeout_seconds", "_transport")
+    __slots__ = (
+        "_deadline",
+        "_inner",
+        "_on_drop",
+        "_on_timeout",
+        "_others",
+        "_request",
+        "_timeout_seconds",
+        "_transport",
+    )
 
-    def __init__(self, inner: asyncio.Protocol, timeout_seconds: float, on_drop: OnDrop) -> None:
+    def __init__(
+        self, inner: asyncio.Protocol, timeout_seconds: float, on_drop: OnDrop, others: OpenConnections | None = None
+    ) -> None:
         self._inner = inner
         self._timeout_seconds = timeout_seconds
         self._on_drop = on_drop
+        self._others = others
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._on_timeout = Drop.NO_REQUEST
@@ -72,6 +86,10 @@ class GuardedConnection(asyncio.Protocol):
         """Sets the first deadline: the connection is open, and the TLS handshake is done if there is one."""
         # No isinstance: uvloop's transports are not of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        if self._others is not None and not self._others.add(self, str(peer[0]) if peer else ""):
+            self._transport.abort()
+            return
         # Ends a connection whose peer acknowledges nothing. Keepalive does not: the kernel sends no probes while
         # unacknowledged data, such as heartbeats, is on its way.
         connection = transport.get_extra_info("socket")
@@ -96,6 +114,8 @@ class GuardedConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Handles the end of the connection."""
         self.disarm()
+        if self._others is not None:
+            self._others.remove(self)
         self._transport = self._request = None
         self._inner.connection_lost(exc)
 
@@ -132,6 +152,17 @@ class GuardedConnection(asyncio.Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it carries a stream: only then it has no deadline."""
+        return self._deadline is None
+
+    def give_way(self) -> None:
+        """Ends the connection, because a newer one takes its place."""
+        self.disarm()
+        if self._transport is not None:
+            self._transport.abort()
+
     def _drop(self, why: Drop) -> None:
         self.disarm()
         if self._transport is not None:
@@ -148,8 +179,7 @@ class GuardedSite(web.BaseSite):
         context: Has the server's certificate; None serves without TLS.
         timeout_seconds: For the TLS handshake, and then as for a `GuardedConnection`.
         on_drop: See `GuardedConnection`.
-        max_connections: Further ones are closed at once. Some of those that are accepted together with the last one
-            may be served as well. None: as many as there are descriptors.
+        connections: Bounds how many are open at once. None: as many as there are descriptors.
     """
 
     def __init__(  # noqa: PLR0913 - the last one has a default
@@ -160,13 +190,13 @@ class GuardedSite(web.BaseSite):
         *,
         timeout_seconds: float,
         on_drop: OnDrop,
-        max_connections: int | None = None,
+        connections: OpenConnections | None = None,
     ) -> None:
         super().__init__(runner, ssl_context=context, backlog=_BACKLOG)
         self._timeout_seconds = timeout_seconds
         self._address = address
         self._on_drop = on_drop
-        self._max_connections = max_connections
+        self._connections = connections
 
     @property
     def name(self) -> str:
@@ -195,9 +225,7 @@ class GuardedSite(web.BaseSite):
         server = self._runner.server
         if server is None:
             raise ConnectionAbortedError("the server has stopped")
-        if self._max_connections is not None and len(server.connections) >= self._max_connections:
-            raise ConnectionAbortedError("there are too many connections")
-        return GuardedConnection(server(), self._timeout_seconds, self._on_drop)
+        return GuardedConnection(server(), self._timeout_seconds, self._on_drop, self._connections)
 
 
 @web.middleware

@@ -16,6 +16,8 @@ class RefusalCode(StrEnum):
     UNKNOWN_PART = "unknown_part"
     DELETED = "deleted"
     """The state was deleted, or its time ended, while the part was being sent."""
+    CROWDED = "crowded"
+    """There are too many connections, so one is closed without an answer."""
     TOO_SLOW = "too_slow"
     TOO_MANY = "too_many"
     NO_ROOM = "no_room"

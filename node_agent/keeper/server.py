@@ -23,11 +23,13 @@ from node_agent.keeper.keeper import StateKeeper
 from node_agent.keeper.ledger import MAX_PART, Part, StateKey, Tenant
 from node_agent.keeper.refusals import STATUS, RefusalCode, RequestRefusedError
 from node_agent.keeper.tenants import Tenants
+from node_agent.keeper.transfers import TransferBounds, Transfers
 from servicekit.address import Address
 from servicekit.bounds import whole
 from servicekit.bulkhead import Bulkhead
 from servicekit.clock import Clock
 from servicekit.http_server import Drop, GuardedSite, mark_streaming, timed
+from servicekit.open_connections import ConnectionBounds, OpenConnections
 from servicekit.rate import TokenBucket, TokenBuckets
 
 _STATE = re.compile(r"[0-9a-f]{64}")
@@ -41,10 +43,13 @@ _STALL_BYTES = 1024 * 1024
 """An upload or a download that moves less than this in that time is ended."""
 _STEP = 4 * _STALL_BYTES
 
-_BUFFER = 256 * 1024
+_BUFFER = 128 * 1024
 """Bytes that are read ahead of the handler; twice as many are read before the peer has to wait."""
-_MAX_CONNECTIONS = 256
-"""With their buffers, 128 MiB at most."""
+_CONNECTIONS = ConnectionBounds(all=512, of_peer=128)
+"""With their buffers, 128 MiB at most. A node has some 16 processes that send or read parts, at most 128."""
+_TRANSFERS = TransferBounds(of_tenant=_CONNECTIONS.all // 2, with_peer=_CONNECTIONS.of_peer // 2)
+_MAX_HEADERS = 16
+"""Of up to 8 KiB each, because of tokens. Clients send ten. All connections with heads that never end take 120 MiB."""
 
 _PART_RATE, _PART_BURST = 100.0, 4096.0
 """Parts that one tenant sends each second, and at once: each is a line of the log."""
@@ -96,6 +101,7 @@ class KeeperServer:
     on_refused: Callable[[RefusalCode], None] = ignore_refusal
     stall_seconds: float = _STALL_SECONDS
     _rates: TokenBuckets = field(init=False, default_factory=lambda: TokenBuckets(_PART_RATE, _PART_BURST))
+    _transfers: Transfers = field(init=False, default_factory=lambda: Transfers(_TRANSFERS))
     _logged: TokenBucket = field(init=False, default_factory=lambda: TokenBucket(_LOGGED_RATE, _LOGGED_BURST))
 
     async def run(self) -> None:
@@ -127,6 +133,7 @@ class KeeperServer:
             logger=self._protocol_log(),
             auto_decompress=False,
             handler_cancellation=True,
+            max_headers=_MAX_HEADERS,
             read_bufsize=_BUFFER,
             shutdown_timeout=_STOP_SECONDS,
         )
@@ -138,7 +145,7 @@ class KeeperServer:
                 None,
                 timeout_seconds=_REQUEST_SECONDS,
                 on_drop=self._dropped,
-                max_connections=_MAX_CONNECTIONS,
+                connections=OpenConnections(_CONNECTIONS, self._crowded),
             )
             await site.start()
             yield Address(*runner.addresses[0][:2])
@@ -158,7 +165,7 @@ class KeeperServer:
             raise RequestRefusedError(RefusalCode.TOO_MANY, "too many parts are sent")
         until = self.clock.now() + min(seconds, self.keeper.max_seconds)
         part = Part(tenant=tenant, state=state, number=number, length=length, until=until)
-        with self.keeper.receiving(part) as draft:
+        with self._transfers.one(tenant, request.remote or ""), self.keeper.receiving(part) as draft:
             mark_streaming(request)
             if hdrs.EXPECT in request.headers and request.transport is not None:
                 request.transport.write(_CONTINUE)
@@ -174,11 +181,11 @@ class KeeperServer:
                     if not data:
                         raise RequestRefusedError(RefusalCode.MALFORMED, "the body is shorter than its Content-Length")
                     draft.write(data)
+                    if self.clock.now() >= part.until:
+                        raise RequestRefusedError(RefusalCode.TOO_SLOW, "its time has ended")
                     if draft.written - marked >= _STALL_BYTES:
                         marked = draft.written
                         stall.reschedule(loop.time() + self.stall_seconds)
-                        if self.clock.now() >= part.until:
-                            raise RequestRefusedError(RefusalCode.TOO_SLOW, "its time has ended")
         except TimeoutError as error:
             raise RequestRefusedError(RefusalCode.TOO_SLOW, "too little of the body arrives") from error
         except web.RequestPayloadError as error:
@@ -190,8 +197,10 @@ class KeeperServer:
             raise RequestRefusedError(RefusalCode.UNKNOWN_PART, "there is no such part")
         response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "application/octet-stream"})
         response.content_length = part.length
-        descriptor = self.keeper.files.read(part)
-        with os.fdopen(descriptor, "rb") as file:
+        with (
+            self._transfers.one(part.tenant, request.remote or ""),
+            os.fdopen(self.keeper.files.read(part), "rb") as file,
+        ):
             mark_streaming(request)
             await response.prepare(request)
             if request.transport is None:
@@ -204,6 +213,9 @@ class KeeperServer:
                 raise
         await response.write_eof()
         return response
+
+    def _opened(self, part: Part) -> IO[bytes]:
+        return os.fdopen(self.keeper.files.read(part), "rb")
 
     async def _send(self, transport: asyncio.Transport, file: IO[bytes], length: int) -> None:
         loop, sent = asyncio.get_running_loop(), 0
@@ -243,17 +255,22 @@ class KeeperServer:
         except Exception as error:  # noqa: BLE001 - one request's fault
             self.bulkhead.note("request", error)
             status, code, why = 500, RefusalCode.INTERNAL, "an internal error of the keeper"
-        self._refused(code, why, request.get(_TENANT, ""), request.content_length)
+        self._refused(code, why, request.get(_TENANT, ""), request.content_length, request.remote or "")
         body = msgspec.json.encode(_RefusalBody(code, why, free))
         response = web.Response(status=status, body=body, content_type="application/json")
         if not request.content.is_eof():
             response.force_close()  # Who waits for 100 Continue sends no body, or the next request in its place.
         return response
 
-    def _refused(self, code: RefusalCode, why: str, tenant: str = "", length: int | None = None) -> None:
+    def _refused(
+        self, code: RefusalCode, why: str, tenant: str = "", length: int | None = None, peer: str = ""
+    ) -> None:
         self.on_refused(code)
         if not self._logged.take(self.clock.monotonic()):
-            _log.warning("keeper.refused", code=code, why=why, tenant=tenant, bytes=length)
+            _log.warning("keeper.refused", code=code, why=why, tenant=tenant, bytes=length, peer=peer)
+
+    def _crowded(self, peer: str) -> None:
+        self._refused(RefusalCode.CROWDED, "too many connections", peer=peer)
 
     def _dropped(self, why: Drop) -> None:
         if why is not Drop.IDLE:

@@ -150,8 +150,9 @@ class KeeperScene:
         await writer.drain()
         return writer
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(self.address.host, self.address.port)
+    async def connect(self, peer: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connects from that address of loopback."""
+        return await asyncio.open_connection(self.address.host, self.address.port, local_addr=(peer, 0))
 
 
 def head(state: str, part: int, length: int | str, by: str = "of-a", *more: str) -> bytes:

@@ -122,20 +122,7 @@ async def test_what_follows_a_part_is_not_a_part_of_it(scene: KeeperScene) -> No
     assert await scene.get(STATE, 0) in {b"1234", None}
 
 
-async def test_connections_beyond_the_bound_are_closed_at_once(scene: KeeperScene) -> None:
-    """And there is room for others when some have gone."""
-    opened = [await scene.connect() for _ in range(256)]
-    for _ in range(3):
-        reader, writer = await scene.connect()
-        assert await asyncio.wait_for(reader.read(), 30) == b""
-        writer.close()
-    for _reader, writer in opened:
-        writer.close()
-
-    async def served() -> bool:
-        try:
-            return await scene.delete(STATE) == 204
-        except OSError:
-            return False
-
-    await until(served)
+async def test_a_head_has_few_headers(scene: KeeperScene) -> None:
+    """So that heads that never end take no memory that parts should have."""
+    more = (f"X-{number}: {'x' * 8000}" for number in range(17))
+    assert (await _answered(scene, "GET /v1/room HTTP/1.1", "Host: keeper", *more)) == 400
