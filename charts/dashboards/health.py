@@ -6,13 +6,13 @@ from charts.dashboards.queries import each, rate, rate_quantile, total
 
 _UNCOVERED = "job_supervisor_uncovered_workers"
 _REFUSED = "job_supervisor_refused_total"
+_FILLED = "state_keeper_bytes / (state_keeper_capacity_bytes > 0)"
 
 
 def page() -> DashboardPage:
-    about = "Coverage of the workers, age of the data about nodes, refusals, the store and the leader."
-    return DashboardPage(
-        "health", "Elastic jobs: health", about, (_now(), _coverage(), _agents(), _supervisor(), _on_a_cluster())
-    )
+    about = "Coverage of the workers, age of the data about nodes, refusals, the store, the leader, and state keepers."
+    sections = (_now(), _coverage(), _agents(), _supervisor(), _on_a_cluster(), _keepers())
+    return DashboardPage("health", "Elastic jobs: health", about, sections)
 
 
 def _now() -> Section:
@@ -144,9 +144,10 @@ def _supervisor() -> Section:
                 leads,
             ),
             rows(
-                PanelText("Versions", "Versions of all supervisors and agents."),
+                PanelText("Versions", "Versions of all supervisors, agents and state keepers."),
                 Query(
-                    "count by (version, job) (job_supervisor_build_info or node_agent_build_info)",
+                    "count by (version, job) "
+                    "(job_supervisor_build_info or node_agent_build_info or state_keeper_build_info)",
                     "",
                 ),
             ),
@@ -192,6 +193,59 @@ def _on_a_cluster() -> Section:
                 PanelText("Kubernetes Events", "Kubernetes Events by outcome."),
                 Query(each("job_supervisor_kubernetes_events_total", ["outcome"]), "{{outcome}}"),
                 width=24,
+            ),
+        ),
+    )
+
+
+def _keepers() -> Section:
+    return Section(
+        "State keepers",
+        (
+            lines(
+                PanelText("Memory of kept states", "Memory of all nodes that states take, and may take.", "bytes"),
+                Query("sum(state_keeper_bytes)", "taken"),
+                Query("sum(state_keeper_capacity_bytes)", "may be taken"),
+            ),
+            lines(
+                PanelText(
+                    "Fullest state keepers",
+                    "Share of the memory for states that is taken: maximum and p90.",
+                    "percentunit",
+                    "JobSupervisorStateKeepersFull",
+                ),
+                Query(f"max({_FILLED})", "max"),
+                Query(f"quantile(0.9, {_FILLED})", "p90"),
+            ),
+            lines(
+                PanelText("Kept states", "States of which a keeper has a part, once for each of its keepers."),
+                Query("sum(state_keeper_states)", "states"),
+            ),
+            bars(
+                PanelText(
+                    "Parts of states",
+                    "Parts that arrived, and parts whose time ended before their job removed them.",
+                    runbook="JobSupervisorStatesExpired",
+                ),
+                Query(each("state_keeper_kept_parts_total"), "kept"),
+                Query(each('state_keeper_expired_parts_total{read="yes"}'), "expired, read before"),
+                Query(each('state_keeper_expired_parts_total{read="no"}'), "expired unread"),
+            ),
+            bars(
+                PanelText(
+                    "Refused by state keepers",
+                    "Requests and connections by reason. Those without room were asked for by a job that stops.",
+                    runbook="JobSupervisorStateKeeperRefusals",
+                ),
+                Query(each("state_keeper_refused_requests_total", ["code"]), "{{code}}"),
+            ),
+            lines(
+                PanelText(
+                    "Internal errors of state keepers",
+                    "What nobody foresaw in one request, file or connection, by the part that met it.",
+                    runbook="JobSupervisorStateKeeperErrors",
+                ),
+                Query(each("state_keeper_internal_errors_total", ["where"]), "{{where}}"),
             ),
         ),
     )

@@ -67,7 +67,7 @@ def _sum(expression: str, by: Sequence[str]) -> str:
     return f"sum by ({', '.join(by)}) ({expression})" if by else f"sum({expression})"
 
 
-_METRIC = re.compile(r"\b((?:job_supervisor|node_agent)_\w+)(?:{([^}]*)})?")
+_METRIC = re.compile(r"\b((?:job_supervisor|node_agent|state_keeper)_\w+)(?:{([^}]*)})?")
 _CHOSEN = 'cluster=~"$cluster",namespace=~"$namespace"'
 
 

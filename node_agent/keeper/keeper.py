@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,10 @@ def ignore_parts(_count: int) -> None:
     """Does nothing, because nobody counts."""
 
 
+def ignore_expired(_count: int, _were_read: bool) -> None:  # noqa: FBT001 - as it is called
+    """Does nothing, because nobody counts."""
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class StateKeeper:
     """Keeps parts for some seconds.
@@ -33,7 +37,7 @@ class StateKeeper:
     Attributes:
         max_seconds: No part is kept longer.
         on_kept: Called with 1 for each part that has been received.
-        on_expired: Called with the number of parts that have expired together.
+        on_expired: Called with the number of parts that have expired together, and whether these were read before.
     """
 
     ledger: Ledger
@@ -42,7 +46,7 @@ class StateKeeper:
     bulkhead: Bulkhead
     max_seconds: float
     on_kept: Callable[[int], None] = ignore_parts
-    on_expired: Callable[[int], None] = ignore_parts
+    on_expired: Callable[[int, bool], None] = ignore_expired
     _unused: asyncio.Queue[tuple[Path, Part]] = field(init=False, default_factory=asyncio.Queue)
 
     def recover(self) -> None:
@@ -111,13 +115,16 @@ class StateKeeper:
     def expire(self) -> None:
         """Removes the parts whose time has come."""
         expired = self.ledger.expire(self.clock.now())
-        for part in expired:
-            self._retire(part)
-        for tenant, count in Counter(part.tenant for part in expired).items():
-            total = sum(part.length for part in expired if part.tenant == tenant)
-            _log.info("parts.expired", tenant=tenant, bytes=total, parts=count)
-        if expired:
-            self.on_expired(len(expired))
+        for each in expired:
+            self._retire(each.part)
+        by_tenant = defaultdict(list)
+        for each in expired:
+            by_tenant[each.part.tenant].append(each)
+        for tenant, parts in by_tenant.items():
+            total, unread = sum(each.part.length for each in parts), sum(not each.was_read for each in parts)
+            _log.info("parts.expired", tenant=tenant, bytes=total, parts=len(parts), unread=unread)
+        for were_read, count in Counter(each.was_read for each in expired).items():
+            self.on_expired(count, were_read)
 
     async def sweep(self) -> None:
         """Root task: removes parts within a second of their expiry."""

@@ -53,10 +53,11 @@ class Bounds:
 
 @dataclass(eq=False, slots=True)
 class _State:
-    """The parts of a state that are whole, and how many are being received."""
+    """The parts of a state that are whole, which of them were read, and how many are being received."""
 
     tenant: Tenant
     parts: dict[int, Part] = field(default_factory=dict)
+    read: set[int] = field(default_factory=set)
     drafts: int = 0
 
 
@@ -70,6 +71,14 @@ class _Usage:
     def add(self, part: Part, sign: int) -> None:
         self.room += sign * part.room
         self.parts += sign
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredPart:
+    """A part whose time has come, and whether somebody has read all of it."""
+
+    part: Part
+    was_read: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,7 @@ class Ledger:
         draft.state.drafts -= 1
         replaced = draft.state.parts.get(draft.part.number)
         draft.state.parts[draft.part.number] = draft.part
+        draft.state.read.discard(draft.part.number)
         return replaced
 
     def abandon(self, draft: Draft) -> None:
@@ -164,23 +174,32 @@ class Ledger:
         self._states.setdefault(part.state, _State(part.tenant)).parts[part.number] = part
         self._take(part, 1)
 
+    def note_read(self, part: Part) -> None:
+        """Notes that somebody has read all of a part, if it is still there."""
+        state = self._states.get(part.state)
+        if state is not None and state.parts.get(part.number) is part:
+            state.read.add(part.number)
+
     def delete(self, state: StateKey) -> Sequence[Part]:
         """Forgets a state; returns its parts, which have to be released."""
         found = self._states.pop(state, None)
         return () if found is None else tuple(found.parts.values())
 
-    def expire(self, now: float) -> Sequence[Part]:
+    def expire(self, now: float) -> Sequence[ExpiredPart]:
         """Forgets the parts whose time has come; returns them, and they have to be released."""
-        expired = tuple(part for part in self._parts() if part.until <= now)
-        for part in expired:
-            state = self._states[part.state]
-            del state.parts[part.number]
-            self._forget_if_empty(part.state, state)
-        return expired
+        return tuple(self._expire(part) for part in tuple(self._parts()) if part.until <= now)
 
     def release(self, part: Part) -> None:
         """Gives the room of a part back, because its memory is free."""
         self._take(part, -1)
+
+    def _expire(self, part: Part) -> ExpiredPart:
+        state = self._states[part.state]
+        del state.parts[part.number]
+        was_read = part.number in state.read
+        state.read.discard(part.number)
+        self._forget_if_empty(part.state, state)
+        return ExpiredPart(part, was_read)
 
     def _parts(self) -> Iterator[Part]:
         for state in self._states.values():

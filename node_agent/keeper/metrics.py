@@ -15,6 +15,8 @@ from servicekit.metrics import guarded, registry
 # Present from the start: an increase from nothing to 1 would not be seen.
 _GUARDED = ("callback", "expiry", "metrics", "removal", "request")
 
+_READ = {False: "no", True: "yes"}
+
 
 class KeeperMetrics:
     """Records metrics in hooks that the keeper and its server call. `observe` adds what each scrape reads."""
@@ -29,8 +31,13 @@ class KeeperMetrics:
             "state_keeper_kept_parts", "Counts parts that were received whole.", registry=self.registry
         )
         self._expired = Counter(
-            "state_keeper_expired_parts", "Counts parts that were removed at their time.", registry=self.registry
+            "state_keeper_expired_parts",
+            "Counts parts that were removed at their time, by whether somebody had read them.",
+            ("read",),
+            registry=self.registry,
         )
+        for read in _READ.values():
+            self._expired.labels(read)
         self._refused = Counter(
             "state_keeper_refused_requests",
             "Counts refused requests and connections, by the reason.",
@@ -49,8 +56,8 @@ class KeeperMetrics:
         self._kept.inc(count)
 
     @guarded
-    def on_expired(self, count: int) -> None:
-        self._expired.inc(count)
+    def on_expired(self, count: int, were_read: bool) -> None:  # noqa: FBT001 - as it is called
+        self._expired.labels(_READ[were_read]).inc(count)
 
     @guarded
     def on_refused(self, code: RefusalCode) -> None:

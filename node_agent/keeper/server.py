@@ -153,8 +153,11 @@ class KeeperServer:
             await runner.cleanup()
 
     async def _room(self, request: web.Request) -> web.Response:
+        needed = _needed(request)
         tenant = await self._tenant(request)
         room = _Room(self.keeper.room(tenant), self.keeper.max_seconds)
+        if needed > room.bytes:
+            raise RequestRefusedError(RefusalCode.NO_ROOM, f"{needed} bytes are needed", room.bytes)
         return web.Response(body=msgspec.json.encode(room), content_type="application/json")
 
     async def _put(self, request: web.Request) -> web.Response:
@@ -212,10 +215,8 @@ class KeeperServer:
                 request.transport.abort()
                 raise
         await response.write_eof()
+        self.keeper.ledger.note_read(part)
         return response
-
-    def _opened(self, part: Part) -> IO[bytes]:
-        return os.fdopen(self.keeper.files.read(part), "rb")
 
     async def _send(self, transport: asyncio.Transport, file: IO[bytes], length: int) -> None:
         loop, sent = asyncio.get_running_loop(), 0
@@ -319,6 +320,16 @@ def _length(request: web.Request) -> int:
     if length is None:
         raise RequestRefusedError(RefusalCode.MALFORMED, f"Content-Length is a number from 0 to {_MAX_LENGTH}")
     return length
+
+
+def _needed(request: web.Request) -> int:
+    given = request.headers.getall("Needed-Bytes", ["0"])
+    needed = whole(given[0], _MAX_LENGTH) if len(given) == 1 else None
+    if needed is None:
+        raise RequestRefusedError(
+            RefusalCode.MALFORMED, f"Needed-Bytes is a number from 0 to {_MAX_LENGTH}, and is given once"
+        )
+    return needed
 
 
 def _seconds(request: web.Request) -> float:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.testkit.waiting import wait_until
 
@@ -31,13 +32,19 @@ class RunningKeeper:
     _process: subprocess.Popen[bytes] | None = None
 
     @property
+    def _log(self) -> Path:
+        return self.directory.with_name(f"{self.directory.name}.log")
+
+    def _logged(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self._log.read_text(encoding="utf-8").splitlines()]
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
         """Start its process, and wait until it listens: at the same address and with the same parts as before."""
-        log = self.directory.with_name(f"{self.directory.name}.log")
         environ = {
             "STATE_KEEPER_DIRECTORY": str(self.directory),
             "STATE_KEEPER_BYTES": str(self.size),
@@ -49,13 +56,12 @@ class RunningKeeper:
         }
 
         def address() -> str:
-            lines = map(json.loads, log.read_text(encoding="utf-8").splitlines())
-            return next((str(line["address"]) for line in lines if line["event"] == "keeper.listening"), "")
+            return next((str(line["address"]) for line in self._logged() if line["event"] == "keeper.listening"), "")
 
         command = [sys.executable, "-m", "node_agent.keeper"]
-        with log.open("wb") as output:
+        with self._log.open("wb") as output:
             self._process = subprocess.Popen(command, env=environ, stdout=output, stderr=output)
-        self.address = wait_until(address, lambda: log.read_text(encoding="utf-8"))
+        self.address = wait_until(address, lambda: self._log.read_text(encoding="utf-8"))
 
     def go_on(self) -> None:
         """Let it go on after a signal has frozen or killed it."""
@@ -75,6 +81,10 @@ class RunningKeeper:
 
     def kept_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.parts())
+
+    def refusals(self) -> set[str]:
+        """Return the codes with which it has refused something."""
+        return {str(line["code"]) for line in self._logged() if line["event"] == "keeper.refused"}
 
     def end(self) -> None:
         """End it. What it has remains in its directory, where nobody asks for it."""

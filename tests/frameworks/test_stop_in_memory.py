@@ -71,22 +71,24 @@ def test_a_checkpoint_comes_first_where_there_is_time_for_it(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("size", "leaving", "reason"),
+    ("size", "leaving", "reason", "short"),
     [
-        (MEGABYTE // 4, "b", "a state keeper has no room for parts of"),
-        (64 * MEGABYTE, "bcd", "fewer than half of the ranks are on hosts that stay and have a keeper"),
+        (MEGABYTE // 4, "b", "a state keeper has no room for parts of", "acd"),
+        (0, "b", "fewer than half of the ranks are on hosts that stay and have a keeper", "acd"),
+        (64 * MEGABYTE, "bcd", "fewer than half of the ranks are on hosts that stay and have a keeper", ""),
     ],
-    ids=["no room", "most hosts leave"],
+    ids=["no room", "no room at all", "most hosts leave"],
 )
-def test_a_state_that_no_memory_takes_is_saved(
-    fsdp2: Path, tmp_path: Path, size: int, leaving: str, reason: str
+def test_a_state_that_no_memory_takes_is_saved(  # noqa: PLR0913 - what differs, and what follows
+    fsdp2: Path, tmp_path: Path, *, size: int, leaving: str, reason: str, short: str
 ) -> None:
-    """However long the checkpoint takes."""
+    """However long the checkpoint takes. Keepers that are too small say so to their operators."""
     with _job(fsdp2, tmp_path, size=size) as job:
         step = job.stop(*leaving, seconds_left=20.0)
         assert job.answers(step) == ["saved"] * 4
         assert (job.saved_steps(), bool(job.note())) == ([step], False)
         assert reason in job.rounds.output("a")
+        assert {name for name, keeper in job.keepers.items() if "no_room" in keeper.refusals()} == set(short)
         assert job.kept_bytes() == [0] * 4
 
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ from tests.monitoring.monitoring_servers import (
     prometheus,
     receiver,
 )
+from tests.node_agent.keeper.keeper_process import keeper as state_keeper
+from tests.node_agent.keeper.keeper_process import listening
+from tests.node_agent.keeper.keeper_world import MIB
 
 RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
 # What the demo's training takes at most, on a busy machine.
@@ -105,8 +109,13 @@ async def _play(root: Path, server: Prometheus, heard: AlertReceiver) -> Monitor
     [scenario] = scenarios(ScenarioOptions(part=ScenarioPart.CI, leads=(30.0,)), _COSTS)
     measured = "127.0.0.1:0"
     settings = ServiceSettings({"JOB_SUPERVISOR_METRICS_ADDRESS": measured}, {"NODE_AGENT_METRICS_ADDRESS": measured})
-    async with world(root, scenario.schedule.present, settings=settings) as one, _of_a_cluster() as other:
-        following = asyncio.create_task(_follow(one, server, other), name="targets")
+    async with (
+        world(root, scenario.schedule.present, settings=settings) as one,
+        _of_a_cluster() as other,
+        _keeper(root) as keeper,
+    ):
+        others = {other.address: "supervisor", keeper: "keeper"}
+        following = asyncio.create_task(_follow(one, server, other, others), name="targets")
         try:
             job = one.start_job(replace(scenario.job, job_arguments=(*scenario.job.job_arguments, "--say-steps")))
             await one.until_training(job, len(scenario.schedule.present))
@@ -166,10 +175,21 @@ async def _of_a_cluster() -> AsyncIterator[_Standby]:
         yield _Standby(str(address), metrics, events)
 
 
-async def _follow(one: ReplayWorld, server: Prometheus, other: _Standby) -> None:
+@asynccontextmanager
+async def _keeper(root: Path) -> AsyncIterator[str]:
+    """A state keeper that has a part and has refused one; yields where it serves its metrics."""
+    async with state_keeper(root / "states") as running, aiohttp.ClientSession() as session:
+        url = f"http://{await listening(running)}/v1/states/{'5a' * 32}/0"
+        for size, status in ((4 * MIB, 201), (128 * MIB, 507)):
+            async with session.put(url, data=BytesIO(bytes(size)), headers={"Keep-Seconds": "600"}) as answer:
+                assert answer.status == status
+        yield await listening(running, "metrics.listening")
+
+
+async def _follow(one: ReplayWorld, server: Prometheus, other: _Standby, others: Mapping[str, str]) -> None:
     """Have everybody scraped that has said where it serves its metrics, as long as it lives."""
     while True:
-        server.scrape({**_targets(one), other.address: "supervisor"})
+        server.scrape({**_targets(one), **others})
         other.works()
         await asyncio.sleep(_LOOK_SECONDS)
 

@@ -78,7 +78,7 @@ def test_every_query_can_be_limited_to_an_installation(board: Any) -> None:
     assert {"datasource", "cluster", "namespace", "docs"} <= variables.keys()
     assert {variables[name]["allValue"] for name in ("cluster", "namespace")} == {".*"}
     for target in (target for panel in _panels(board) for target in panel["targets"]):
-        metrics = re.findall(r"\b(?:job_supervisor|node_agent)_\w+({[^}]*)?", target["expr"])
+        metrics = re.findall(r"\b(?:job_supervisor|node_agent|state_keeper)_\w+({[^}]*)?", target["expr"])
         assert metrics
         assert all('cluster=~"$cluster",namespace=~"$namespace"' in selector for selector in metrics), target["expr"]
 

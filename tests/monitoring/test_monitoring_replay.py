@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.long, pytest.mark.brief]
 
 _QUERIES = every_query()
 # What is recorded by a rule has a colon in its name.
-_METRIC = re.compile(r"\b(?:job_supervisor|node_agent)_\w+\b(?!:)")
+_METRIC = re.compile(r"\b(?:job_supervisor|node_agent|state_keeper)_\w+\b(?!:)")
 _OPTIONAL = {
     "job_supervisor_notifications_total",
     "job_supervisor_pool_cost_total",

@@ -8,11 +8,11 @@ get them from there, and divide the state as after any change.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import struct
 import time
 from dataclasses import astuple
-from math import prod
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
@@ -98,10 +98,12 @@ def keep(
     staying = stayers(following)
     if not staying or not is_room_for(following):
         say("the state is not kept in memory: fewer than half of the ranks are on hosts that stay and have a keeper")
+        _report_if_short(keeper, room, divided.size)
         return False
     needed = _ROOM * sum(size for size, _, _ in told) / len(staying)
     if any(stays and free < needed for _, stays, free in told):
         say(f"the state is not kept in memory: a state keeper has no room for parts of {needed / 1e6:.0f} MB")
+        _report_if_short(keeper, room, needed)
         return False
     part = give(divided, step, following, seconds)
     name = on_rank_zero(new_name)
@@ -154,6 +156,13 @@ def _room(keeper: KeeperClient | None) -> KeeperRoom:
         say("the state is not kept on this host: the job does not wait to be resumed")
         return KeeperRoom(0, 0.0)
     return room
+
+
+def _report_if_short(keeper: KeeperClient | None, room: KeeperRoom, needed: float) -> None:
+    """Let the operators of this host's keeper see that it is too small for parts of that size."""
+    size = math.ceil(needed * processes_here())
+    if keeper is not None and not api.host_leaves() and room.size < size:
+        keeper.report_need(size)
 
 
 def _following(stay: Sequence[bool]) -> list[int | None]:
@@ -222,7 +231,7 @@ def _filled(fill: Callable[[memoryview], None], size: int) -> bytearray:
 
 
 def _fill_rows(fill: Callable[[memoryview], None], rows: torch.Tensor) -> None:
-    if not prod(rows.shape):
+    if not math.prod(rows.shape):
         return
     memory = bytearray(min(_PIECE, rows.numel() * rows.element_size()))
     room = torch.frombuffer(memory, dtype=torch.uint8)

@@ -126,6 +126,19 @@ class KeeperClient:
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise KeeperFailed(f"{self.address} says nothing of its room: {error}") from error
 
+    def report_need(self, size: int) -> None:
+        """Let it know in the background that it has too little room, which its operators then see.
+
+        Args:
+            size: How many bytes this host would have to keep.
+        """
+        threading.Thread(target=self._report_need, args=(size,), name="kubeai-need", daemon=True).start()
+
+    def _report_need(self, size: int) -> None:
+        headers = {**self._authorization, "Needed-Bytes": str(size)}
+        with contextlib.suppress(KeeperFailed), self._call("GET", "/v1/room", headers):
+            pass
+
     def put(  # noqa: PLR0913 - what is put, where and until when
         self, name: str, part: int, content: Iterable[_Buffer], *, size: int, seconds: float, end: float
     ) -> None:

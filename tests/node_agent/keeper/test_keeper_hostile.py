@@ -84,6 +84,12 @@ async def test_headers_that_say_nothing_usable(scene: KeeperScene, headers: tupl
     await until(lambda: scene.keeper.ledger.taken == 0)
 
 
+@pytest.mark.parametrize("needed", [("-1",), ("x",), ("1", "1"), (str(2**64),), ("1_0",), ("",)])
+async def test_a_need_that_is_no_number(scene: KeeperScene, needed: tuple[str, ...]) -> None:
+    headers = (f"Needed-Bytes: {each}" for each in needed)
+    assert (await _answered(scene, "GET /v1/room HTTP/1.1", "Host: keeper", *headers)) == 400
+
+
 @pytest.mark.parametrize(
     ("line", "status"),
     [

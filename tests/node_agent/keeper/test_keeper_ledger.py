@@ -2,7 +2,7 @@
 
 import pytest
 
-from node_agent.keeper.ledger import Bounds, Ledger, Part, StateKey, Tenant
+from node_agent.keeper.ledger import Bounds, ExpiredPart, Ledger, Part, StateKey, Tenant
 from node_agent.keeper.refusals import RefusalCode, RequestRefusedError
 
 PAGE = 4096
@@ -77,8 +77,8 @@ def test_parts_expire_one_by_one() -> None:
     kept(taken, late)
     assert taken.part(StateKey("s"), 0, 10.0) is None, "it expired, whether or not somebody has swept"
     assert taken.expire(9.9) == ()
-    assert taken.expire(10.0) == (early,)
-    assert taken.expire(20.0) == (late,)
+    assert taken.expire(10.0) == (ExpiredPart(early, was_read=False),)
+    assert taken.expire(20.0) == (ExpiredPart(late, was_read=False),)
     assert taken.states == 0
 
 
@@ -109,3 +109,17 @@ def test_the_number_of_parts_is_bounded() -> None:
     with pytest.raises(RequestRefusedError) as refused:
         taken.reserve(part(B, "b", length=0))
     assert refused.value.code is RefusalCode.TOO_MANY
+
+
+def test_a_part_is_read_until_another_one_replaces_it() -> None:
+    taken = ledger()
+    read, replaced, unread = part(number=0), part(number=1), part(number=2)
+    for each in (read, replaced, unread):
+        taken.commit(taken.reserve(each))
+    taken.note_read(read)
+    taken.note_read(replaced)
+    taken.release(replaced)
+    newer = part(number=1)
+    taken.commit(taken.reserve(newer))
+    assert {each.part.number: each.was_read for each in taken.expire(10.0)} == {0: True, 1: False, 2: False}
+    taken.note_read(read)

@@ -10,7 +10,10 @@ from http import HTTPStatus
 import pytest
 
 from node_agent.keeper.ledger import Tenant
+from node_agent.keeper.metrics import KeeperMetrics
 from node_agent.keeper.refusals import RefusalCode
+from servicekit.bulkhead import Bulkhead
+from servicekit.clock import Clock
 from tests.node_agent.keeper.keeper_world import MIB, KeeperClock, KeeperScene, Reviews, a_state, head, keeping, memory
 from tests.testkit.waiting import until
 
@@ -274,3 +277,25 @@ async def test_a_client_may_wait_until_there_is_room(scene: KeeperScene) -> None
     writer.write(head(STATE, 1, 9 * MIB, "of-a", "Expect: 100-continue"))
     assert await reader.readline() == b"HTTP/1.1 507 Insufficient Storage\r\n"
     writer.close()
+
+
+async def test_what_expires_is_counted_by_whether_it_was_read() -> None:
+    """A job that resumes reads its parts, and removes them at its next checkpoint. All of a part has to be read."""
+    metrics = KeeperMetrics("0", Bulkhead(Clock()))
+    with memory() as directory:
+        async with keeping(directory, host=64 * MIB, tenant=64 * MIB) as scene:
+            scene.keeper.on_expired = metrics.on_expired
+            for number in range(3):
+                assert (await scene.put(STATE, number, bytes(16 * MIB)))[0] == 201
+            assert await scene.get(STATE, 0) == bytes(16 * MIB)
+            reader, writer = await scene.connect()
+            writer.write(f"GET /v1/states/{STATE}/1 HTTP/1.1\r\nHost: keeper\r\n\r\n".encode())
+            await reader.readuntil(b"\r\n\r\n")
+            writer.transport.abort()
+            scene.clock.system += 60.0
+            scene.keeper.expire()
+    found = {
+        read: metrics.registry.get_sample_value("state_keeper_expired_parts_total", {"read": read})
+        for read in ("yes", "no")
+    }
+    assert found == {"yes": 1.0, "no": 2.0}

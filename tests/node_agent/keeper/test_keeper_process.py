@@ -43,6 +43,7 @@ async def test_a_state_outlives_the_process_and_no_secret_is_logged() -> None:
                     served = await answer.text()
                 assert "state_keeper_bytes 8192.0" in served
                 assert 'state_keeper_refused_requests_total{code="malformed"} 1.0' in served
+                assert 'state_keeper_expired_parts_total{read="no"} 0.0' in served
                 await first.stop(signal.SIGKILL)
                 writer.close()
             async with keeper(directory) as second:

@@ -8,7 +8,9 @@ import pytest
 from aiohttp import web
 from kubeai.torch.state_keeper import KeeperClient, KeeperFailed, KeeperRoom, new_name
 
+from node_agent.keeper.refusals import RefusalCode
 from tests.node_agent.keeper.keeper_world import KeeperScene, keeping, memory
+from tests.testkit.waiting import until
 
 CONTENT = b"a part of a state"
 
@@ -52,6 +54,20 @@ async def test_nothing_is_sent_that_would_be_kept_for_no_time(scene: KeeperScene
 async def test_room_is_what_the_keeper_says(scene: KeeperScene) -> None:
     room = await asyncio.to_thread(KeeperClient(str(scene.address), "of-a").room)
     assert room == KeeperRoom(scene.free, 600.0)
+
+
+async def test_a_need_that_exceeds_the_room_is_a_refusal_that_operators_see(scene: KeeperScene) -> None:
+    client = KeeperClient(str(scene.address), "of-a")
+    client.report_need(scene.free)
+    await until(lambda: scene.reviews.asked)
+    client.report_need(scene.free + 1)
+    await until(lambda: scene.refused)
+    assert scene.refused == {RefusalCode.NO_ROOM: 1}
+
+
+def test_a_need_that_nobody_hears_disturbs_nobody() -> None:
+    """No keeper listens there; an exception in a thread is an error here."""
+    KeeperClient("127.0.0.1:1").report_need(1)
 
 
 @pytest.mark.parametrize(
