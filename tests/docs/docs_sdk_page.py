@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "sdk.md"
 _SDK = ROOT / "sdk"
 _INTEGRATIONS = _SDK / "kubeai" / "elastic" / "integrations"
-_PARTS_OF_INTEGRATIONS = {"__init__", "background", "encoding", "epochs", "random_state", "zero"}
+_PARTS_OF_INTEGRATIONS = {"__init__", "background", "encoding", "epochs", "random_state", "universal", "zero"}
 _TORCH = ("training", "loop", "states", "settings", "sampler", "ranks")
 _HEAD = """# The SDK, name by name
 

@@ -56,6 +56,12 @@ def steps_repeated(whole: Curve, first: Curve, second: Curve) -> int:
     return repeated.pop()
 
 
+def steps_trained_again(whole: Curve, first: Curve, second: Curve) -> int:
+    """How many steps were repeated, where ranks were ended in the midst of a step."""
+    ended = steps_of(first)
+    return steps_repeated(whole, {rank: losses[:ended] for rank, losses in first.items()}, second)
+
+
 def _lines(path: Path) -> list[tuple[str, float]]:
     # A process that was killed may have left the last line unfinished.
     whole = path.read_text(encoding="ascii").rpartition("\n")[0].splitlines() if path.exists() else []

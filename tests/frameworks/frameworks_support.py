@@ -76,6 +76,19 @@ class FrameworkSupport:
         return ", ".join(f"{name} {version(name, lock)}" for name in self.packages)
 
 
+_OF_A_TRAINER = {
+    _EVALUATION: Proof(_BIT_BY_BIT, "test_frameworks_huggingface.py::test_an_evaluation_delays_no_stop"),
+    _APART: Proof(
+        "nothing hangs, resumes from the last checkpoint",
+        "test_frameworks_huggingface.py::test_with_a_rank_that_cannot_agree_nothing_hangs",
+    ),
+    _KILLED: Proof(
+        _BIT_BY_BIT, "test_frameworks_huggingface.py::test_a_supervisor_that_is_killed_while_ranks_agree_loses_no_step"
+    ),
+    _CONTROL: Proof("steps lost", "test_frameworks_huggingface.py::test_without_an_agreement_steps_are_lost"),
+}
+"""Tests that run without DeepSpeed and with it."""
+
 ALL = (
     FrameworkSupport(
         title="Hugging Face Trainer",
@@ -86,17 +99,8 @@ ALL = (
         has_evaluations=True,
         proofs={
             _EXACT: Proof("yes", "test_frameworks_huggingface.py::test_a_stop_loses_no_step_and_changes_no_bit"),
-            _EVALUATION: Proof(_BIT_BY_BIT, "test_frameworks_huggingface.py::test_an_evaluation_delays_no_stop"),
-            _APART: Proof(
-                "nothing hangs, resumes from the last checkpoint",
-                "test_frameworks_huggingface.py::test_with_a_rank_that_cannot_agree_nothing_hangs",
-            ),
-            _KILLED: Proof(
-                _BIT_BY_BIT,
-                "test_frameworks_huggingface.py::test_a_supervisor_that_is_killed_while_ranks_agree_loses_no_step",
-            ),
             _RANKS: Proof("step, model, optimizer; not the part of the epoch", _OTHER_RANKS),
-            _CONTROL: Proof("steps lost", "test_frameworks_huggingface.py::test_without_an_agreement_steps_are_lost"),
+            **_OF_A_TRAINER,
         },
     ),
     FrameworkSupport(
@@ -110,6 +114,8 @@ ALL = (
             _EXACT: Proof(
                 "yes", "test_frameworks_huggingface.py::test_with_deepspeed_a_stop_loses_no_step_and_changes_no_bit"
             ),
+            _RANKS: Proof("as above, the checkpoint is converted", _OTHER_RANKS),
+            **_OF_A_TRAINER,
         },
     ),
     FrameworkSupport(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of, steps_repeated
-from tests.frameworks.frameworks_world import FrameworksScript, example, faked, run_alone, training
+from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, steps_of, steps_trained_again
+from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, example, faked, run_alone, training
 
 # A run imports for half a minute on a busy machine, and a test has three of them.
 pytestmark = pytest.mark.timeout(900)
@@ -19,16 +19,27 @@ _MODULE = "kubeai.elastic.integrations.huggingface"
 _SAVED_EVERY = 10
 """As in the example."""
 
+also_with_deepspeed = pytest.mark.parametrize(
+    "how", ["train", pytest.param("deepspeed", marks=pytest.mark.long)], scope="module"
+)
+"""The Trainer alone, and with a configuration of DeepSpeed, with which all ranks write the checkpoint."""
+
 
 def _script(home: Path, directory: Path, *how: str) -> FrameworksScript:
     return FrameworksScript(home, example("huggingface.py"), (str(directory), str(_STEPS), *how), step_seconds=0.2)
 
 
 @pytest.fixture(scope="module")
-def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
+def how() -> str:
+    """What the example is called with besides the directory and the steps."""
+    return "train"
+
+
+@pytest.fixture(scope="module")
+def whole(frameworks: Path, tmp_path_factory: pytest.TempPathFactory, how: str) -> Curve:
     """The losses of an undisturbed run."""
     root = tmp_path_factory.mktemp("whole")
-    return asyncio.run(run_alone(root, _script(frameworks, root / "checkpoints")))
+    return asyncio.run(run_alone(root, _script(frameworks, root / "checkpoints", how)))
 
 
 @pytest.mark.brief
@@ -68,17 +79,18 @@ async def test_a_callback_does_for_tools_that_call_the_trainer_themselves(
         assert (tmp_path / "checkpoints" / f"checkpoint-{asked}").is_dir()
         assert await first.end() != 0
     with faked(tmp_path, script, run=2) as second:
-        assert await second.child.wait(120) == 0, second.child.tail()
+        assert await second.child.wait(RUN_SECONDS) == 0, second.child.tail()
         assert {report["step"] for report in second.supervisor.reports_of("resumed")} == {asked}
         assert_goes_on_exactly(whole, second.curves())
 
 
-async def test_an_evaluation_delays_no_stop(frameworks: Path, whole: Curve, tmp_path: Path) -> None:
+@also_with_deepspeed
+async def test_an_evaluation_delays_no_stop(frameworks: Path, whole: Curve, tmp_path: Path, how: str) -> None:
     """A stop agreed on for a batch of an evaluation saves the last training step, and the curve goes on exactly.
 
     Every fifth training step is followed by an evaluation of four batches, so its batches are the steps 5 to 8 of 8.
     """
-    script = _script(frameworks, tmp_path / "checkpoints")
+    script = _script(frameworks, tmp_path / "checkpoints", how)
     with faked(tmp_path, script) as first:
         await first.until_step(12)
         asked = await asyncio.to_thread(first.agree_on, lambda step: step % 8 == 6)
@@ -86,7 +98,7 @@ async def test_an_evaluation_delays_no_stop(frameworks: Path, whole: Curve, tmp_
         assert {report["step"] for report in first.supervisor.reports_of("saved")} >= {asked}
         assert await first.end() != 0
     with faked(tmp_path, script, run=2) as second:
-        assert await second.child.wait(120) == 0, second.child.tail()
+        assert await second.child.wait(RUN_SECONDS) == 0, second.child.tail()
         assert {report["step"] for report in second.supervisor.reports_of("resumed")} == {asked}
         assert_goes_on_exactly(whole, second.curves())
 
@@ -114,11 +126,12 @@ async def test_a_checkpoint_that_cannot_be_written_is_no_answer(frameworks: Path
 
 
 @pytest.mark.long
+@also_with_deepspeed
 async def test_a_supervisor_that_is_killed_while_ranks_agree_loses_no_step(
-    frameworks: Path, whole: Curve, tmp_path: Path
+    frameworks: Path, whole: Curve, tmp_path: Path, how: str
 ) -> None:
     """It is started again in time, and what it had agreed on or not, ranks stop at one step."""
-    slow = replace(_script(frameworks, tmp_path / "checkpoints"), step_seconds=1.0)
+    slow = replace(_script(frameworks, tmp_path / "checkpoints", how), step_seconds=1.0)
     async with training(tmp_path, slow) as job:
         await job.until_step(7)
         await job.notice(lead=60)
@@ -131,23 +144,27 @@ async def test_a_supervisor_that_is_killed_while_ranks_agree_loses_no_step(
 
 
 @pytest.mark.long
-async def test_with_a_rank_that_cannot_agree_nothing_hangs(frameworks: Path, whole: Curve, tmp_path: Path) -> None:
+@also_with_deepspeed
+async def test_with_a_rank_that_cannot_agree_nothing_hangs(
+    frameworks: Path, whole: Curve, tmp_path: Path, how: str
+) -> None:
     """Nobody saves, because a save needs all ranks; the job resumes from the last checkpoint of the Trainer."""
-    script = replace(_script(frameworks, tmp_path / "checkpoints"), cut_off=3)
+    script = replace(_script(frameworks, tmp_path / "checkpoints", how), cut_off=3)
     async with training(tmp_path, script) as job:
         await job.suspend_and_resume(step=_SAVED_EVERY + 2, lead=10)
         first, second = await job.finish()
-    assert 0 < _trained_again(whole, first, second) < steps_of(first)
+    assert 0 < steps_trained_again(whole, first, second) < steps_of(first)
 
 
 @pytest.mark.long
-async def test_without_an_agreement_steps_are_lost(frameworks: Path, whole: Curve, tmp_path: Path) -> None:
+@also_with_deepspeed
+async def test_without_an_agreement_steps_are_lost(frameworks: Path, whole: Curve, tmp_path: Path, how: str) -> None:
     """The control: rank 0 alone is told, waits in its save for the others, and leaves no complete checkpoint."""
-    script = replace(_script(frameworks, tmp_path / "checkpoints"), agrees=False)
+    script = replace(_script(frameworks, tmp_path / "checkpoints", how), agrees=False)
     async with training(tmp_path, script) as job:
         await job.suspend_and_resume(step=_SAVED_EVERY + 2, lead=15)
         first, second = await job.finish()
-    assert _trained_again(whole, first, second) > 0
+    assert steps_trained_again(whole, first, second) > 0
 
 
 def test_a_checkpoint_that_is_not_complete_is_left_out(frameworks: Path, tmp_path: Path) -> None:
@@ -174,9 +191,3 @@ def _checkpoint(directory: Path, step: int, state: str | None) -> Path:
     if state is not None:
         (checkpoint / "trainer_state.json").write_text(state, encoding="ascii")
     return checkpoint
-
-
-def _trained_again(whole: Curve, first: Curve, second: Curve) -> int:
-    """How many steps were repeated, where ranks were ended in the midst of a step."""
-    ended = steps_of(first)
-    return steps_repeated(whole, {rank: losses[:ended] for rank, losses in first.items()}, second)

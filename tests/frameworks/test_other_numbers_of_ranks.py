@@ -28,12 +28,14 @@ class _Job:
         stop: The step at which it is stopped, as its integration counts them.
         remaining: By the number of processes in the second run, how many batches each of them trains on. Where an
             epoch is divided between the ranks, two have twice as many left as four would have.
+        how: Its further arguments.
     """
 
     name: str
     steps: int
     stop: int
     remaining: dict[int, int]
+    how: tuple[str, ...] = ()
 
 
 _JOBS = {
@@ -44,6 +46,9 @@ _JOBS = {
     "fsdp": _Job(name="fsdp.py", steps=200, stop=125, remaining={2: 75, 4: 75}),
     # Four batches of an evaluation follow each fifth training step, and count instead of it; with two processes, eight.
     "huggingface": _Job(name="huggingface.py", steps=60, stop=45, remaining={2: 30, 4: 40}),
+    "huggingface-deepspeed": _Job(
+        name="huggingface.py", steps=60, stop=45, remaining={2: 30, 4: 40}, how=("deepspeed",)
+    ),
     # Each rank has data of its own.
     "keras": _Job(name="keras_fit.py", steps=4, stop=70, remaining={2: 60, 4: 60}),
     # Of four epochs, four processes have trained for two, and two for one.
@@ -66,7 +71,7 @@ async def test_the_next_run_has_another_number_of_ranks(
     script = FrameworksScript(
         home,
         example(job.name),
-        (str(tmp_path / "checkpoints"), str(job.steps)),
+        (str(tmp_path / "checkpoints"), str(job.steps), *job.how),
         processes=before,
         step_seconds=0.02,
     )

@@ -14,9 +14,6 @@ It wraps `engine.step()`. Pipeline engines, whose `train_batch()` does not call 
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
@@ -30,6 +27,7 @@ from kubeai.elastic.loop import finish_step
 
 from .random_state import random_state, set_random_state
 from .torch import on_rank_zero
+from .universal import convert, remove_converted
 
 if TYPE_CHECKING:
     import os
@@ -109,19 +107,14 @@ class _DeepSpeedCheckpoints:
             if self.engine.loaded_checkpoint_dp_world_size == self.engine.seq_dp_world_size:
                 raise
         # Each rank had another share of the optimizer's state than it has now.
-        universal = f"{tag}_universal"
-        on_rank_zero(lambda: _convert(self.directory / tag, self.directory / universal))
+        universal = convert(self.directory, tag)
         self.engine._config.load_universal_checkpoint = True  # noqa: SLF001 - the script's configuration is for all runs
         try:
             _, saved = self.engine.load_checkpoint(str(self.directory), tag=universal)
         finally:
             self.engine._config.load_universal_checkpoint = False  # noqa: SLF001
-        on_rank_zero(lambda: self._remove(universal))
+        remove_converted(self.directory, universal)
         return saved  # type: ignore[no-any-return]
-
-    def _remove(self, universal: str) -> None:
-        shutil.rmtree(self.directory / universal)
-        (self.directory / "latest_universal").unlink()
 
     def save(self, step: int) -> None:
         """Return when the checkpoint is complete and `latest` names it, in every rank."""
@@ -133,13 +126,3 @@ class _DeepSpeedCheckpoints:
         # DeepSpeed's rank 0 writes `latest` before the others have written their parts, and returns after a barrier.
         self.engine.save_checkpoint(str(self.directory), tag=tag, client_state=client, save_latest=False)
         on_rank_zero(lambda: identity.write_atomically(self.directory / "latest", tag, mode=0o644))
-
-
-def _convert(source: Path, target: Path) -> None:
-    """Write a checkpoint in DeepSpeed's form that any number of ranks can load."""
-    shutil.rmtree(target, ignore_errors=True)
-    command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
-    command += ["--input_folder", str(source), "--output_folder", str(target)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")  # noqa: S603 - a fixed program
-    if done.returncode:
-        raise RuntimeError(f"{source} could not be converted for another number of ranks: {done.stderr[-500:]}")

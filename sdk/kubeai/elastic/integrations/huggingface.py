@@ -44,7 +44,8 @@ def train(trainer: Any, **arguments: Any) -> Any:
     """Call `trainer.train(**arguments)`, and save and exit, or save and go on, when the supervisor asks for it.
 
     Training resumes from the newest complete checkpoint in the Trainer's `output_dir`, unless the arguments have
-    `resume_from_checkpoint`.
+    `resume_from_checkpoint`. If another number of ranks has written it with DeepSpeed, rank 0 converts it first, beside
+    it in its directory, to DeepSpeed's universal form, which is removed once it is loaded.
 
     Returns what `trainer.train` returns. After a stop it does not return, but ends the process by SystemExit with a
     non-zero code, before another batch is trained.
@@ -54,6 +55,8 @@ def train(trainer: Any, **arguments: Any) -> Any:
     (arguments["resume_from_checkpoint"],) = broadcast_object_list([arguments["resume_from_checkpoint"]])
     callback = ElasticCallback(trainer)
     trainer.add_callback(callback)
+    if getattr(trainer, "is_deepspeed_enabled", False):
+        _load_of_any_number_of_ranks(trainer, arguments["resume_from_checkpoint"])
     try:
         return trainer.train(**arguments)
     except Exception as error:
@@ -151,3 +154,32 @@ class ElasticCallback(TrainerCallback):  # type: ignore[misc]  # It is not insta
             directory = Path(args.output_dir, f"checkpoint-{state.global_step}")
             directory.mkdir(parents=True, exist_ok=True)
             (directory / _INCOMPLETE).touch()
+
+
+def _load_of_any_number_of_ranks(trainer: Any, checkpoint: Any) -> None:
+    """Convert DeepSpeed's part of a checkpoint, and have the Trainer load it, if another number of ranks wrote it."""
+    if not isinstance(checkpoint, str):
+        return
+    from .universal import convert_latest  # noqa: PLC0415 - not every Trainer has DeepSpeed
+
+    directory = Path(checkpoint)
+    universal = convert_latest(directory, trainer.args.world_size)
+    if universal is not None:
+        settings = trainer.accelerator.state.deepspeed_plugin.deepspeed_config.setdefault("checkpoint", {})
+        settings["load_universal"] = True
+        trainer.add_callback(_ConvertedCheckpoint(trainer, directory, universal))
+
+
+class _ConvertedCheckpoint(TrainerCallback):  # type: ignore[misc]
+    """Removes a converted checkpoint once it is loaded. What is loaded later is not converted."""
+
+    def __init__(self, trainer: Any, directory: Path, universal: str) -> None:
+        self._trainer = trainer
+        self._directory = directory
+        self._universal = universal
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        from .universal import remove_converted  # noqa: PLC0415
+
+        self._trainer.model_wrapped._config.load_universal_checkpoint = False  # noqa: SLF001 - there is no public way
+        remove_converted(self._directory, self._universal)
