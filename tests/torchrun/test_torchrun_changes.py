@@ -51,6 +51,17 @@ async def test_announced_changes_cost_nothing(torch: Torch, directory: Path, sce
         await assert_as_alone(job, directory.parent, await job.finish())
 
 
+async def test_announced_changes_cost_a_trainer_nothing(torch: Torch, directory: Path, scenes: Scenes) -> None:
+    """It goes on with the next sample, as its script keeps the samples of a step the same."""
+    async with elastic(directory.parent, TorchrunTraining(torch, directory, "trainer")) as job:
+        await job.until_trains(4)
+        job.announce("node1")
+        await scenes.costs_nothing(job, "announced leave of member 0", 3)
+        job.withdraw("node1")
+        await scenes.costs_nothing(job, "withdrawn", 4)
+        await assert_as_alone(job, directory.parent, await job.finish())
+
+
 @pytest.mark.parametrize("torch", [NEWER, OLDER], indirect=True)
 async def test_losses_cost_no_survivor_a_restart(torch: Torch, directory: Path, scenes: Scenes) -> None:
     """Steps since the last checkpoint are trained again, on the hosts that are left, and parameters are the same."""

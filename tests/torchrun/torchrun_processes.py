@@ -11,7 +11,9 @@ from pathlib import Path
 from simulator.cloud.process import MARK, end, leftovers
 
 CHECKOUT = Path(__file__).parents[2]
-_RESTART, _IN_PROCESS = (Path(__file__).with_name(f"torchrun_{name}.py") for name in ("training", "in_process"))
+_RESTART, _IN_PROCESS, _TRAINER = (
+    Path(__file__).with_name(f"torchrun_{name}.py") for name in ("training", "in_process", "trainer")
+)
 PROCESSES = int(os.environ.get("TORCHRUN_PROCESSES", "2"))
 """Workers of each host."""
 BACKEND = os.environ.get("TORCHRUN_BACKEND", "gloo")
@@ -33,7 +35,7 @@ class TorchrunTraining:
     Attributes:
         torch: The version.
         directory: Where the script writes; it exists.
-        wrapping: `ddp` or `fsdp`; in process also `copies` or `own`.
+        wrapping: `ddp`, `fsdp`, or `trainer` for a Trainer of Transformers; in process also `copies` or `own`.
         in_process: Processes go on in the next round, instead of being restarted.
         step_seconds: The time that a step takes at least.
         warm: Workers are started by kubeai-python.
@@ -58,7 +60,9 @@ class TorchrunTraining:
 
     @property
     def _script(self) -> Path:
-        return _IN_PROCESS if self.in_process else _RESTART
+        if self.in_process:
+            return _IN_PROCESS
+        return _TRAINER if self.wrapping == "trainer" else _RESTART
 
     def environment(self) -> dict[str, str]:
         gpus = {} if BACKEND == "nccl" else {"CUDA_VISIBLE_DEVICES": ""}

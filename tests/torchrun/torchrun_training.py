@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,7 @@ def _whole(model: torch.nn.Module) -> list[list[float]]:
     return [one.detach().flatten().tolist() for one in full]
 
 
-def _recorder(directory: Path) -> Any:
+def recorder(directory: Path) -> Callable[[int], None]:
     """Return what appends a line for a finished step."""
     host = os.environ.get("KUBEAI_HOST", "alone")
     lines = (directory / f"steps-{host}-{os.getpid()}.jsonl").open("a", encoding="ascii", buffering=1)
@@ -128,7 +128,7 @@ def _main(wrapping: str, directory: Path) -> None:
     dist.init_process_group(_BACKEND)
     kubeai.init(collective=wrapping == "fsdp")
     training = (ShardedModel if wrapping == "fsdp" else ReplicatedModel)(directory, _model(device), device)
-    record, first = _recorder(directory), training.load()
+    record, first = recorder(directory), training.load()
     seconds = float(os.environ.get("TORCHRUN_STEP_SECONDS", "0"))
     for step, batch in kubeai.steps(_batches_from(first, directory, device), training.save, first=first, every=_EVERY):
         training.model(batch).square().mean().backward()
