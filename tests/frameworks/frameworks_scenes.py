@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from simulator.cloud.process import TooLate
-from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, FrameworksTraining, faked
+from tests.frameworks.frameworks_world import RUN_SECONDS, FakedTraining, FrameworksScript, FrameworksTraining, faked
+from tests.testkit.waiting import until
 
 _HANG_SECONDS = 20.0
 """A save of these jobs takes less than a second."""
@@ -17,12 +18,12 @@ async def stop_at(root: Path, script: FrameworksScript, step: int) -> None:
     The step has to be some way beyond the first one: until a rank has asked once, a stop is not one at an agreed step.
     Steps are what the integration counts, with batches of evaluations.
     """
-    with faked(root, _without_hold(script)) as job:
+    with faked(root, script) as job:
         await job.until_step(2)
         job.supervisor.commit(1, step)
-        assert await job.child.wait(RUN_SECONDS) != 0
-        last_saved = {report["rank"]: report["step"] for report in job.supervisor.reports_of("saved")}
-        assert last_saved == dict.fromkeys(range(script.processes), step), job.child.tail()
+        await until(lambda: not job.child.running or _all_saved(job, step), job.child.tail, seconds=RUN_SECONDS)
+        assert await job.end(RUN_SECONDS) != 0
+        assert _all_saved(job, step), job.child.tail()
 
 
 async def suspend_past_a_killed_supervisor(job: FrameworksTraining, step: int) -> None:
@@ -47,7 +48,9 @@ async def tell_one_rank(root: Path, script: FrameworksScript, step: int) -> list
 
     Nobody waits for a job that hangs longer than a save takes.
     """
-    with faked(root, _without_hold(replace(script, agrees=False))) as job:
+    # The fake supervisor releases nobody here.
+    alone = replace(script, agrees=False, variables={**script.variables, "KUBEAI_EXIT_HOLD": "0"})
+    with faked(root, alone) as job:
         await job.until_step(step)
         job.supervisor.direct(0, directive="STOP")
         with suppress(TooLate):
@@ -55,6 +58,7 @@ async def tell_one_rank(root: Path, script: FrameworksScript, step: int) -> list
         return [report["step"] for report in job.supervisor.reports_of("saved")]
 
 
-def _without_hold(script: FrameworksScript) -> FrameworksScript:
-    """The fake supervisor releases nobody."""
-    return replace(script, variables={**script.variables, "KUBEAI_EXIT_HOLD": "0"})
+def _all_saved(job: FakedTraining, step: int) -> bool:
+    """Whether the last checkpoint of each rank is that of this step."""
+    last_saved = {report["rank"]: report["step"] for report in job.supervisor.reports_of("saved")}
+    return last_saved == dict.fromkeys(range(job.processes), step)

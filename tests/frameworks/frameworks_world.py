@@ -156,10 +156,10 @@ class FakedTraining:
         """Wait until all ranks are about to exit. Blocks."""
         self.supervisor.wait_for(lambda: len(self.supervisor.reports_of("left")) >= self.processes)
 
-    async def end(self) -> int:
+    async def end(self, seconds: float = 60.0) -> int:
         """Release all ranks; returns torchrun's exit code."""
         self.supervisor.direct(directive="STOP", release=True)
-        return await self.child.wait(60)
+        return await self.child.wait(seconds)
 
     def curves(self) -> list[Curve]:
         """The losses of each run so far."""

@@ -11,7 +11,8 @@ import pytest
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, numbers, steps_of
 from tests.frameworks.frameworks_scenes import stop_at, suspend_past_a_killed_supervisor
-from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, example, faked, run_alone, training
+from tests.frameworks.frameworks_scripts import megatron_gpt
+from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, faked, run_alone, training
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -26,22 +27,20 @@ _HANG_SECONDS = 20.0
 """A save of this job takes two seconds."""
 
 
-def megatron_gpt(home: Path, root: Path) -> FrameworksScript:
-    arguments = (str(example("megatron_gpt.py")), str(root / "checkpoints"), str(_STEPS))
-    on_cpu = Path(__file__).with_name("megatron_on_cpu.py")
-    return FrameworksScript(home, on_cpu, arguments, step_seconds=0.05)
+def _script(home: Path, root: Path) -> FrameworksScript:
+    return replace(megatron_gpt(home, root, _STEPS), step_seconds=0.05)
 
 
 @pytest.fixture(scope="module")
 def whole(megatron: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     """The losses of an uninterrupted run, one for each batch."""
     root = tmp_path_factory.mktemp("whole")
-    return asyncio.run(run_alone(root, megatron_gpt(megatron, root)))
+    return asyncio.run(run_alone(root, _script(megatron, root)))
 
 
 async def test_all_ranks_stop_at_one_step_and_resume_exactly(megatron: Path, tmp_path: Path, whole: Curve) -> None:
     """Dropout included, because each rank's random number generators continue as well."""
-    async with training(tmp_path, megatron_gpt(megatron, tmp_path)) as job:
+    async with training(tmp_path, _script(megatron, tmp_path)) as job:
         await job.suspend_and_resume(step=20)
         first, second = await job.finish()
     assert steps_of(first) % _BATCHES[4] == 0
@@ -50,7 +49,7 @@ async def test_all_ranks_stop_at_one_step_and_resume_exactly(megatron: Path, tmp
 
 @pytest.mark.long
 async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(megatron: Path, tmp_path: Path, whole: Curve) -> None:
-    async with training(tmp_path, megatron_gpt(megatron, tmp_path)) as job:
+    async with training(tmp_path, _script(megatron, tmp_path)) as job:
         await suspend_past_a_killed_supervisor(job, step=20)
         assert_goes_on_exactly(whole, await job.finish())
 
@@ -58,7 +57,7 @@ async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(megatron: Path
 @pytest.mark.long
 async def test_with_a_rank_that_cannot_agree_nothing_hangs(megatron: Path, tmp_path: Path, whole: Curve) -> None:
     """Nobody saves alone. The job is suspended, and resumes from its last complete checkpoint."""
-    async with training(tmp_path, replace(megatron_gpt(megatron, tmp_path), cut_off=2)) as job:
+    async with training(tmp_path, replace(_script(megatron, tmp_path), cut_off=2)) as job:
         await job.suspend_and_resume(step=_BATCHES[4] * (_EVERY + 5), lead=20)
         _, second = await job.finish()
     again = steps_of(whole) - steps_of(second)
@@ -70,7 +69,7 @@ async def test_with_a_rank_that_cannot_agree_nothing_hangs(megatron: Path, tmp_p
 @pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
 async def test_another_number_of_ranks_goes_on(megatron: Path, tmp_path: Path, before: int, after: int) -> None:
     """With the step, the model and the optimizer of the checkpoint, and the rest of the data."""
-    script = replace(megatron_gpt(megatron, tmp_path), processes=before, step_seconds=0.02)
+    script = replace(_script(megatron, tmp_path), processes=before, step_seconds=0.02)
     await stop_at(tmp_path, script, step=100)
     with faked(tmp_path, replace(script, processes=after), run=2) as second:
         assert await second.child.wait(RUN_SECONDS) == 0, second.child.tail()
@@ -83,7 +82,7 @@ async def test_another_number_of_ranks_goes_on(megatron: Path, tmp_path: Path, b
 
 @pytest.mark.long
 async def test_without_an_agreement_the_save_of_rank_zero_hangs_or_aborts(megatron: Path, tmp_path: Path) -> None:
-    with faked(tmp_path, replace(megatron_gpt(megatron, tmp_path), agrees=False)) as job:
+    with faked(tmp_path, replace(_script(megatron, tmp_path), agrees=False)) as job:
         await job.until_step(10)
         job.supervisor.direct(0, directive="STOP")
         with suppress(TooLate):

@@ -10,7 +10,8 @@ import pytest
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, numbers, steps_of
 from tests.frameworks.frameworks_scenes import stop_at, suspend_past_a_killed_supervisor
-from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, example, faked, run_alone, training
+from tests.frameworks.frameworks_scripts import torchtitan_llama
+from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, faked, run_alone, training
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -23,23 +24,22 @@ _HANG_SECONDS = 20.0
 """A save of this job takes less than a second."""
 
 
-def titan(home: Path, root: Path, *more: str) -> FrameworksScript:
-    arguments = (str(example("torchtitan_llama.py")), str(root / "outputs"), str(_STEPS), *more)
-    return FrameworksScript(home, Path(__file__).with_name("torchtitan_on_cpu.py"), arguments)
+def _script(home: Path, root: Path, *more: str) -> FrameworksScript:
+    return torchtitan_llama(home, root, _STEPS, *more)
 
 
 @pytest.fixture(scope="module")
 def whole(torchtitan: Path, tmp_path_factory: pytest.TempPathFactory) -> Curve:
     """The losses of an uninterrupted run."""
     root = tmp_path_factory.mktemp("whole")
-    return asyncio.run(run_alone(root, titan(torchtitan, root)))
+    return asyncio.run(run_alone(root, _script(torchtitan, root)))
 
 
 @pytest.mark.parametrize("more", [(), ("background",)], ids=["saving", "saving-in-background"])
 async def test_all_ranks_stop_at_one_step_and_resume_exactly(
     torchtitan: Path, tmp_path: Path, whole: Curve, more: tuple[str, ...]
 ) -> None:
-    async with training(tmp_path, titan(torchtitan, tmp_path, *more)) as job:
+    async with training(tmp_path, _script(torchtitan, tmp_path, *more)) as job:
         await job.suspend_and_resume(step=10)
         assert_goes_on_exactly(whole, await job.finish())
 
@@ -48,7 +48,7 @@ async def test_all_ranks_stop_at_one_step_and_resume_exactly(
 async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
     torchtitan: Path, tmp_path: Path, whole: Curve
 ) -> None:
-    async with training(tmp_path, titan(torchtitan, tmp_path)) as job:
+    async with training(tmp_path, _script(torchtitan, tmp_path)) as job:
         await suspend_past_a_killed_supervisor(job, step=10)
         assert_goes_on_exactly(whole, await job.finish())
 
@@ -56,7 +56,7 @@ async def test_a_supervisor_killed_in_mid_agreement_loses_no_step(
 @pytest.mark.long
 async def test_with_a_rank_that_cannot_agree_nothing_hangs(torchtitan: Path, tmp_path: Path, whole: Curve) -> None:
     """Nobody saves alone. The job is suspended, and resumes from its last complete checkpoint."""
-    async with training(tmp_path, replace(titan(torchtitan, tmp_path), cut_off=2)) as job:
+    async with training(tmp_path, replace(_script(torchtitan, tmp_path), cut_off=2)) as job:
         await job.suspend_and_resume(step=_EVERY + 5, lead=20)
         _, second = await job.finish()
     again = _STEPS - steps_of(second)
@@ -73,10 +73,10 @@ async def test_another_number_of_ranks_goes_on(
 
     With another number of ranks, TorchTitan begins with other parameters.
     """
-    script = replace(titan(torchtitan, tmp_path), processes=before)
+    script = replace(_script(torchtitan, tmp_path), processes=before)
     if before != _BATCHES:
         alone = tmp_path / "whole"
-        whole = await run_alone(alone, replace(titan(torchtitan, alone), processes=before))
+        whole = await run_alone(alone, replace(_script(torchtitan, alone), processes=before))
     await stop_at(tmp_path, script, step=30)
     with faked(tmp_path, replace(script, processes=after), run=2) as second:
         assert await second.child.wait(RUN_SECONDS) == 0, second.child.tail()
@@ -87,7 +87,7 @@ async def test_another_number_of_ranks_goes_on(
 
 @pytest.mark.long
 async def test_without_an_agreement_the_save_of_rank_zero_hangs_or_aborts(torchtitan: Path, tmp_path: Path) -> None:
-    with faked(tmp_path, replace(titan(torchtitan, tmp_path), agrees=False)) as job:
+    with faked(tmp_path, replace(_script(torchtitan, tmp_path), agrees=False)) as job:
         await job.until_step(5)
         job.supervisor.direct(0, directive="STOP")
         with suppress(TooLate):

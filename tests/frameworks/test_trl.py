@@ -7,6 +7,7 @@ import pytest
 
 from tests.frameworks.frameworks_losses import assert_goes_on_exactly, steps_of
 from tests.frameworks.frameworks_scenes import stop_at
+from tests.frameworks.frameworks_scripts import trl_sft
 from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, faked, run_alone
 
 pytestmark = pytest.mark.timeout(900)
@@ -17,9 +18,7 @@ _STOP = 19
 
 
 def _script(trl: Path, root: Path, processes: int = 2) -> FrameworksScript:
-    script = Path(__file__).with_name("trl_sft.py")
-    arguments = (str(root / "checkpoints"), str(_STEPS))
-    return FrameworksScript(trl, script, arguments, processes, variables={"HF_HOME": str(root / "huggingface")})
+    return trl_sft(trl, root, _STEPS, processes)
 
 
 @pytest.mark.brief
