@@ -83,6 +83,8 @@ async def test_the_next_run_has_another_number_of_ranks(
     assert resumed == [job.stop] * after
     assert steps_of(second_losses) == job.remaining[after]
     assert _at_first(second_losses) < _at_first(first_losses) * _LOWER
+    # A checkpoint that was converted takes as much space again.
+    assert not list((tmp_path / "checkpoints").rglob("*universal*"))
 
 
 def _at_first(curve: Curve) -> float:
