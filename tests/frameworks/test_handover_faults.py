@@ -136,11 +136,7 @@ def _assert_exact(home: Path, root: Path, walk: _Walk) -> None:
 
 _ROLES = {"leaver": _leavers, "survivor": _survivors, "joiner": _joiners}
 _SCRIPTS = {"fsdp2": "frameworks_handover.py", "zero": "frameworks_zero.py"}
-_BRIEF = [
-    ("fsdp2", "survivor", signal.SIGKILL),
-    ("fsdp2", "joiner", signal.SIGSTOP),
-    ("zero", "leaver", signal.SIGTERM),
-]
+_BRIEF = [("fsdp2", "survivor", signal.SIGKILL), ("zero", "leaver", signal.SIGTERM)]
 _SIGNALS = {"leaver": (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)}
 _ALL = [
     (script, role, number)

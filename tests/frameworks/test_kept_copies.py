@@ -24,13 +24,8 @@ def _losses(rounds: Rounds, *names: str) -> set[tuple[int, str]]:
     return {each for name in names for each in rounds.losses(name)}
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param("acd", marks=pytest.mark.brief, id="on three of four hosts"),
-        pytest.param("abcd", marks=pytest.mark.long, id="on all hosts"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("names", ["acd", "abcd"], ids=["on three of four hosts", "on all hosts"])
 def test_processes_that_start_anew_go_on_from_the_newest_copy_and_equal_a_checkpoint_in_every_bit(
     fsdp2: Path, tmp_path: Path, names: str
 ) -> None:

@@ -36,13 +36,8 @@ def _job(home: Path, root: Path, kind: str = "stops", size: int = 64 * MEGABYTE)
         yield job
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param("acd", marks=pytest.mark.brief, id="on the hosts that stayed"),
-        pytest.param("abcd", marks=pytest.mark.long, id="on as many hosts as before"),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("names", ["acd", "abcd"], ids=["on the hosts that stayed", "on as many hosts as before"])
 def test_a_job_resumes_from_the_memory_of_hosts_that_stay_and_equals_a_checkpoint_in_every_bit(
     fsdp2: Path, tmp_path: Path, names: str
 ) -> None:

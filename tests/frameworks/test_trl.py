@@ -21,7 +21,7 @@ def _script(trl: Path, root: Path, processes: int = 2) -> FrameworksScript:
     return trl_sft(trl, root, _STEPS, processes)
 
 
-@pytest.mark.brief
+@pytest.mark.long
 async def test_a_stop_loses_no_step_and_changes_no_bit(trl: Path, tmp_path: Path) -> None:
     """Dropout included."""
     whole = await run_alone(tmp_path / "whole", _script(trl, tmp_path / "whole"))

@@ -88,7 +88,7 @@ def _sent(rounds: Rounds, first: int, end: int) -> int:
     return total
 
 
-@pytest.mark.brief
+@pytest.mark.long
 def test_a_change_from_owner_to_owner_equals_one_through_files_in_every_bit(fsdp2: Path, tmp_path: Path) -> None:
     """Whichever way it goes, the state after a step is the one before the next step, also with other owners.
 
