@@ -99,7 +99,9 @@ def _containerd(ground: Path) -> Path:
                     "routes": [{"dst": "0.0.0.0/0"}],
                     "dataDir": str(ground / "addresses"),
                 },
-            }
+            },
+            # For pods with a port of the node.
+            {"type": "portmap", "capabilities": {"portMappings": True}},
         ],
     }
     (ground / "cni").mkdir()
