@@ -18,6 +18,7 @@ from tests.testkit.waiting import until
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300), pytest.mark.long]
 _KEEPERS = "app.kubernetes.io/component=keeper"
 _PORT = 8476
+_SUPERVISORS = 2
 _ROOM, _PART = 64 << 20, 8 << 20
 _ENABLED = "--reuse-values --set keeper.enabled=true --set keeper.bytes=64Mi"
 _SCRIPT = Path(__file__).with_name("node_keeping.py")
@@ -31,6 +32,7 @@ async def keeper(here: NodeWorld) -> AsyncIterator[str]:
     rollouts = [line for line in page.commands(page.INSTALL) if " rollout " in line]
     for line in (f"{install} {_ENABLED}", *rollouts):
         await here.follow(line)
+    await here.ready(_SUPERVISORS)  # One that ends still shapes new pods, and knows of no keeper.
     yield await _ready(here)
     for line in (install, *rollouts):
         await here.follow(line)
