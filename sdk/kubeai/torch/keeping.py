@@ -110,9 +110,9 @@ def keep(
     seconds_kept = room.kept_for(api.max_wait())
     digest = done_by_all(lambda: b"" if part is None or keeper is None else _put(keeper, name, part, seconds_kept, end))
     is_kept = bool(least(int(part is None or bool(digest)))[0])
-    own = {} if part is None else {part.claim.part: f"{digest.hex()} {keeper.address if keeper else ''}".encode()}
-    found = pass_bytes([(source, 0) for source in staying], own, end)
     if is_kept:
+        own = {} if part is None else {part.claim.part: f"{digest.hex()} {keeper.address if keeper else ''}".encode()}
+        found = pass_bytes([(source, 0) for source in staying], own, end)
         on_rank_zero(lambda: _write_note(FilePath(directory), step, name, found))
     elif digest and keeper is not None:  # one that has not answered would take the time of the checkpoint
         keeper.delete(name)
