@@ -96,6 +96,8 @@ async def test_an_evaluation_delays_no_stop(frameworks: Path, whole: Curve, tmp_
         asked = await asyncio.to_thread(first.agree_on, lambda step: step % 8 == 6)
         await asyncio.to_thread(first.until_left)
         assert {report["step"] for report in first.supervisor.reports_of("saved")} >= {asked}
+        saved = [int(path.name.rpartition("-")[2]) for path in (tmp_path / "checkpoints").glob("checkpoint-*")]
+        assert max(saved) == (asked // 8 + 1) * 5
         assert await first.end() != 0
     with faked(tmp_path, script, run=2) as second:
         assert await second.child.wait(RUN_SECONDS) == 0, second.child.tail()
