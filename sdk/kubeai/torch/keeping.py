@@ -98,7 +98,7 @@ def keep(
     staying = stayers(following)
     if not staying or not is_room_for(following):
         say("the state is not kept in memory: fewer than half of the ranks are on hosts that stay and have a keeper")
-        _report_if_short(keeper, room, divided.size)
+        _report_if_short(keeper, room, divided.share)
         return False
     needed = _ROOM * sum(size for size, _, _ in told) / len(staying)
     if any(stays and free < needed for _, stays, free in told):
