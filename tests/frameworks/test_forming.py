@@ -9,13 +9,14 @@ import pytest
 
 _HERE = Path(__file__).parent
 _SECONDS = 120.0
+_ENVIRON = {**os.environ, "PYTHONPATH": str(_HERE.parents[1] / "sdk")}
 
 
 @pytest.fixture
 def port(fsdp2: Path) -> Iterator[str]:
     """That of a store of rounds."""
     command = [str(fsdp2 / "bin" / "python"), str(_HERE / "frameworks_store.py")]
-    with subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stores:
+    with subprocess.Popen(command, text=True, env=_ENVIRON, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stores:
         assert stores.stdin is not None
         assert stores.stdout is not None
         stores.stdin.write("\n")
@@ -28,12 +29,12 @@ def port(fsdp2: Path) -> Iterator[str]:
 @pytest.mark.timeout(300)
 def test_who_has_failed_to_form_a_round_forms_the_next_one_with_who_has_not(fsdp2: Path, port: str) -> None:
     """Such as when one rank sees a newer round, and the others believe that all are there."""
-    script, paths = str(_HERE / "frameworks_forming.py"), os.pathsep.join([str(_HERE.parents[1] / "sdk")])
+    script = str(_HERE / "frameworks_forming.py")
     started = [
         subprocess.Popen(
             [str(fsdp2 / "bin" / "python"), script, port, rank, has_failed],
             text=True,
-            env={**os.environ, "PYTHONPATH": paths},
+            env=_ENVIRON,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
