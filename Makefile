@@ -300,7 +300,7 @@ $(SITE_BIN)/mkdocs: requirements/docs.txt
 site: $(SITE_BIN)/mkdocs ## Build the documentation site into dist/site/; a broken link or a page without a place is an error
 	@rm -rf dist/site-pages && mkdir -p dist/site-pages
 	@git ls-files -z --cached --others --exclude-standard '*.md' ':!tests/*.md' docs/images examples LICENSE proto/reclaim \
-		simulator/traces/LICENSE 'sdk/examples/*.py' 'tests/frameworks/test_*.py' 'tests/frameworks/*_on_cpu.py' tests/agreement tests/sdk/test_sdk_loop.py \
+		simulator/traces/LICENSE 'sdk/examples/*.py' 'tests/frameworks/test_*.py' 'tests/frameworks/*_on_cpu.py' 'tests/torchrun/test_*.py' tests/agreement tests/sdk/test_sdk_loop.py \
 		| xargs -0 cp --parents -t dist/site-pages
 	@cp docs/site-nav.yml dist/site-pages/.nav.yml
 	NO_MKDOCS_2_WARNING=1 $(SITE_BIN)/mkdocs build --strict
