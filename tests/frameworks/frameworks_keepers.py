@@ -2,11 +2,12 @@
 
 import contextlib
 import json
+import random
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from tests.testkit.waiting import wait_until
 
 _DAMAGED = 100
 """A place of a part before its rows."""
+
+
+def _own_address() -> str:
+    """Return an address at which no other program of this machine takes the port while a keeper is restarted."""
+    return f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(1, 254)}:0"  # noqa: S311 - no secret
 
 
 @dataclass(slots=True)
@@ -28,7 +34,7 @@ class RunningKeeper:
 
     directory: Path
     size: int
-    address: str = "127.0.0.1:0"
+    address: str = field(default_factory=_own_address)
     _process: subprocess.Popen[bytes] | None = None
 
     @property
