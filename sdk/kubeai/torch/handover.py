@@ -177,7 +177,12 @@ def spread(states: Mapping[str, Any], carried: Sequence[CarriedPart], found: Who
     mesh = next((each.device_mesh for each in built.tensors.values() if isinstance(each, DTensor)), None)
     before = _rest_of_all({part: each.rest for part, each in held.items()}, found.holders, built.zeros)
     owners = _owners(built)
-    rest = reassigned(before, lambda path, _: owners.get(path[:_OF_A_PARAMETER]))
+
+    def owner_of(path: Path, owner: int | None) -> int | None:
+        named = path[:_OF_A_PARAMETER]
+        return owners.get(named) if owner is None else owners[named]
+
+    rest = reassigned(before, owner_of)
     parts = {part: each.rows for part, each in held.items()}
     # Parameters go straight into what was built, so that no rank has them a third time.
     may_take = all(each.file is None for each in held.values())
