@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -11,15 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.testkit.loopback import drawn_address
 from tests.testkit.waiting import wait_until
 
 _DAMAGED = 100
 """A place of a part before its rows."""
-
-
-def _own_address() -> str:
-    """Return an address at which no other program of this machine takes the port while a keeper is restarted."""
-    return f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(1, 254)}:0"  # noqa: S311 - no secret
 
 
 @dataclass(slots=True)
@@ -34,7 +29,8 @@ class RunningKeeper:
 
     directory: Path
     size: int
-    address: str = field(default_factory=_own_address)
+    # A port of 127.0.0.1 may be another program's while a keeper that was killed is started again.
+    address: str = field(default_factory=lambda: f"{drawn_address()}:0")
     _process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -31,7 +31,7 @@ def _script(home: Path, directory: Path, *how: str) -> FrameworksScript:
 
 @pytest.fixture(scope="module")
 def how() -> str:
-    """What the example is called with besides the directory and the steps."""
+    """Return what the example is called with besides the directory and the steps."""
     return "train"
 
 

@@ -33,11 +33,11 @@ def main() -> None:
         if (_HOME / f"ask-{number}").exists():
             _write(f"fetched-{number}", {"whole": _fetched(client, name) == content})
             number += 1
-        time.sleep(0.1)
+        time.sleep(0.1)  # nothing in the pod tells of a new file
 
 
 def _fetched(client: KeeperClient, name: str) -> bytes:
-    """What the keeper has, once it listens: its container may be restarting."""
+    """Return what the keeper has, as soon as it listens: its container may be restarting."""
     content = bytearray(_SIZE)
     until = time.monotonic() + 60.0
     while True:
@@ -48,7 +48,7 @@ def _fetched(client: KeeperClient, name: str) -> bytes:
         except KeeperFailed as error:
             if time.monotonic() > until or "no such part" in str(error):
                 raise
-        time.sleep(0.2)
+        time.sleep(0.2)  # a port that is not open yet refuses at once
 
 
 def _write(name: str, told: object) -> None:

@@ -61,7 +61,7 @@ class StepsRecorded(TrainerCallback):  # type: ignore[misc]
         self._record = recorder(self._directory)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        time.sleep(self._seconds)
+        time.sleep(self._seconds)  # the least time of a step, so that a notice comes between two
         self._record(state.global_step - 1)
         control.should_training_stop = self._end.exists() and state.global_step >= int(self._end.read_text())
 

@@ -113,7 +113,7 @@ async def test_connections_of_many_peers_that_ask_nothing_keep_nobody_out(
 
 
 async def test_one_peer_has_a_quarter_of_the_connections(scene: KeeperScene, visitors: Visitors) -> None:
-    """Whoever may be behind it, and although each of them is used."""
+    """It gets no more, whoever may be behind it, and although it uses each of them."""
     begun = [await visitors.begin(ALL // 8, HOSTILE, f"of-b{number}") for number in range(8)]
     assert sum(begun) == OF_PEER
     assert await _kept_and_fetched(scene, HONEST)

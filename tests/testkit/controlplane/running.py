@@ -1,7 +1,6 @@
 """A running control plane: etcd, API server, controller manager, scheduler and kwok on a loopback address."""
 
 import json
-import random
 import shutil
 import socket
 import ssl
@@ -21,6 +20,7 @@ from tests.testkit.controlplane.binaries import BinaryProgram
 from tests.testkit.controlplane.commands import PORTS, Flags, Layout, arguments
 from tests.testkit.controlplane.credentials import Credentials, User
 from tests.testkit.controlplane.kwok import DEFINITION, DEFINITIONS, EXECS
+from tests.testkit.loopback import drawn_address
 from tests.testkit.waiting import PATIENCE
 
 # 3 s on an idle machine.
@@ -225,8 +225,7 @@ def running(
 def _free_address() -> str:
     """A loopback address whose ports are all free: two control planes side by side share none."""
     while True:
-        address = f"127.{random.randint(1, 254)}.{random.randint(0, 255)}.{random.randint(1, 254)}"  # noqa: S311  # No secret.
-        if _free(address):
+        if _free(address := drawn_address()):
             return address
 
 
