@@ -95,7 +95,11 @@ def _agreed(s: Situation, decision: Decision, present: Round, change: MemberChan
     if not s.facts.ranks.agree_to(purpose):
         return _next(s, decision, change)
     outcome = negotiated(s, purpose)
-    return _next(s, decision, change) if isinstance(outcome, NoAgreement) else with_agreement(decision, outcome)
+    if isinstance(outcome, NoAgreement):
+        return _next(s, decision, change)
+    if purpose is Purpose.REGROUP and outcome.following is None:
+        outcome = replace(outcome, following=_following(s, present, change))
+    return with_agreement(decision, outcome)
 
 
 def _present(s: Situation, decision: Decision) -> Round | None:
@@ -132,9 +136,14 @@ def _next(s: Situation, decision: Decision, change: MemberChange) -> Decision:
     """Returns the decision with the next round, or without a round while too few members are left."""
     if not change.members:
         return _without_agreement(decision)
-    present = decision.round
+    following = _following(s, decision.round, change)
+    decision = without_gathering(_without_agreement(decision, committed=True), following.run)
+    return replace(decision, round=following)
+
+
+def _following(s: Situation, present: Round | None, change: MemberChange) -> Round:
     ordered = _ordered(s, present, change)
-    following = Round(
+    return Round(
         number=1 if present is None else present.number + 1,
         run=s.job.observed.run,
         members=tuple(each.member for _, each in ordered),
@@ -144,8 +153,6 @@ def _next(s: Situation, decision: Decision, change: MemberChange) -> Decision:
         starting=() if present is None else tuple(host for host in present.starting if host not in change.hosts),
         since=round(s.now, 6),
     )
-    decision = without_gathering(_without_agreement(decision, committed=True), following.run)
-    return replace(decision, round=following)
 
 
 def _ordered(s: Situation, present: Round | None, change: MemberChange) -> Candidates:

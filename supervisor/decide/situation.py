@@ -45,6 +45,7 @@ class Member:
         waits: It waits for a newer round.
         failed: Its training processes have failed.
         store: The store that it holds.
+        following_store: The store that it has opened for the round that may follow.
         unreachable: The newest round whose store it could not reach; 0 is none.
         ready: The newest round in which all its processes train, if they entered it in process.
         started: Its processes have started and wait to join in process.
@@ -60,6 +61,7 @@ class Member:
     waits: bool = False
     failed: bool = False
     store: RoundStore | None = None
+    following_store: RoundStore | None = None
     unreachable: int = 0
     ready: int = 0
     started: bool = False

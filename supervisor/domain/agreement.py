@@ -24,12 +24,39 @@ MEMBERSHIP = frozenset({Purpose.RENDEZVOUS, Purpose.REGROUP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The members that train together, one for each host, until the next round.
+
+    `number` grows with each round of a run, and begins at 1 again with the next run. `members` are the ids of the
+    elastic agents, `hosts` their hosts in the same order: the first one holds the store. `in_process`: the training
+    processes continue and build a new process group; otherwise their agents start new ones. `starting` are hosts
+    outside of the round: their agents start processes now, which then wait to join in process. `since` is when it was
+    decided.
+    """
+
+    number: int
+    run: int
+    members: tuple[str, ...]
+    hosts: tuple[Host, ...]
+    in_process: bool = False
+    starting: tuple[Host, ...] = ()
+    since: Instant
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there are members and each has a host of its own. A person may have edited the stored round."""
+        return 0 < len(self.members) == len(self.hosts) == len(set(self.hosts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """One attempt to agree on a step, or its result.
 
     Without a `step` it is a poll: each rank answers with its present step. With one it is a proposal, until it is
     committed. `epoch` numbers the attempts of a job and is never used again. `since` is when this poll, proposal or
-    commit was decided; `began` is the start of the first attempt, from which the time-out counts.
+    commit was decided; `began` is the start of the first attempt, from which the time-out counts. `following` is the
+    round that begins in process after the step if nothing changes from the poll until then: its processes can connect
+    early. None if there is none.
     """
 
     epoch: int
@@ -39,6 +66,7 @@ class Agreement:
     committed: bool = False
     since: Instant
     began: Instant
+    following: Round | None = None
 
 
 class AnswerKind(StrEnum):
@@ -95,28 +123,3 @@ class StepAnswer:
     def is_to(self, agreement: Agreement) -> bool:
         """Whether this is an answer to `agreement`, and not to another attempt or another step."""
         return (self.epoch, self.at_step) == (agreement.epoch, agreement.step)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """The members that train together, one for each host, until the next round.
-
-    `number` grows with each round of a run, and begins at 1 again with the next run. `members` are the ids of the
-    elastic agents, `hosts` their hosts in the same order: the first one holds the store. `in_process`: the training
-    processes continue and build a new process group; otherwise their agents start new ones. `starting` are hosts
-    outside of the round: their agents start processes now, which then wait to join in process. `since` is when it was
-    decided.
-    """
-
-    number: int
-    run: int
-    members: tuple[str, ...]
-    hosts: tuple[Host, ...]
-    in_process: bool = False
-    starting: tuple[Host, ...] = ()
-    since: Instant
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether there are members and each has a host of its own. A person may have edited the stored round."""
-        return 0 < len(self.members) == len(self.hosts) == len(set(self.hosts))

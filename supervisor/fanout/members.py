@@ -205,9 +205,10 @@ class MemberStreams:
 
 def message(job: SupervisedJob, members: Members, to: MemberId) -> Mapping[str, Any]:
     """Encodes the line to one member."""
-    decision = job.decision
+    decision, agreement = job.decision, job.decision.agreement
     present = decision.round if decision.round is not None and decision.round.run == to.run else None
     is_part = present is not None and to.member in present.members
+    following = None if agreement is None or agreement.run != to.run else agreement.following
     # A member that is in no round has nothing to wait for once all that train have ended, or the job has.
     is_over = job.over
     if not is_over and present is not None:
@@ -221,6 +222,9 @@ def message(job: SupervisedJob, members: Members, to: MemberId) -> Mapping[str, 
         "reason": decision.reason,
         "wanted": 0 if present is None else present.number,
         "round": _round(present, members) if present is not None and is_part else None,
+        "following": {**_round(following, members), "epoch": agreement.epoch}
+        if agreement is not None and following is not None and to.member in following.members
+        else None,
         "starts": present is not None and not is_part and to.host in present.starting,
         "release": 0 if not is_part and is_over else None,
     }
@@ -229,7 +233,8 @@ def message(job: SupervisedJob, members: Members, to: MemberId) -> Mapping[str, 
 def _round(present: Round, members: Members) -> Mapping[str, Any]:
     """Encodes a round, with the addresses of the members that are connected."""
     first = members.by_host.get(present.hosts[0])
-    store = None if first is None else first.store
+    opened = () if first is None else (first.store, first.following_store)
+    store = next((each for each in opened if each is not None and each.round == present.number), None)
     found = []
     for name, host in zip(present.members, present.hosts, strict=True):
         member = members.by_host.get(host)
@@ -247,7 +252,5 @@ def _round(present: Round, members: Members) -> Mapping[str, Any]:
         "number": present.number,
         "in_process": present.in_process,
         "members": found,
-        "store": {"address": store.address, "port": store.port}
-        if store is not None and store.round == present.number
-        else None,
+        "store": None if store is None else {"address": store.address, "port": store.port},
     }

@@ -58,6 +58,7 @@ class MemberStateBody(PrintableBody, frozen=True, kw_only=True):
     waits: bool = False
     failed: bool = False
     store: MemberStore | None = None
+    following_store: MemberStore | None = None
     unreachable: Count = 0
     ready: Count = 0
     started: bool = False
@@ -125,7 +126,7 @@ class RendezvousEndpoints:
         return MemberId(job, run, principal.host or Host(message.host), message.member)
 
     def _member(self, sender: MemberId, state: MemberStateBody) -> Member:
-        since, store, known = self.members.since(sender), state.store, state.known
+        since, known = self.members.since(sender), state.known
         return Member(
             member=sender.member,
             since=self.clock.now() if since is None else since,
@@ -134,7 +135,8 @@ class RendezvousEndpoints:
             round=state.round,
             waits=state.waits,
             failed=state.failed,
-            store=None if store is None else RoundStore(store.round, store.address, store.port),
+            store=_store(state.store),
+            following_store=_store(state.following_store),
             unreachable=state.unreachable,
             ready=state.ready,
             started=state.started,
@@ -145,3 +147,7 @@ class RendezvousEndpoints:
                 number=known.number, hosts=tuple(Host(each) for each in known.hosts), in_process=known.in_process
             ),
         )
+
+
+def _store(opened: MemberStore | None) -> RoundStore | None:
+    return None if opened is None else RoundStore(opened.round, opened.address, opened.port)

@@ -48,6 +48,9 @@ def stored_job(
     known = before if listed is None else frozenset(Capability).intersection(listed)
     if decision.round is not None and not decision.round.is_whole:
         decision = replace(decision, round=None)
+    agreement = decision.agreement
+    if agreement is not None and agreement.following is not None and not agreement.following.is_whole:
+        decision = replace(decision, agreement=replace(agreement, following=None))
     # The version before stored what the reason is about in the sentence alone.
     request = observed.request
     if decision.request is None and request is not None and decision.reason.startswith(requested(request)):

@@ -8,7 +8,8 @@ import socket
 import sys
 from pathlib import Path
 
-from kubeai.torch.group import Connections, form_alone, leave_group
+from kubeai.torch.connections import Connections
+from kubeai.torch.group import form_alone, leave_group
 
 
 def _target(descriptor: int) -> str:

@@ -17,7 +17,7 @@ _STEP = 7
 
 def _formed(port: int, rank: int, number: int, timeout: float) -> FormedGroup:
     entered = WorkerRound(number, True, rank, 2, "127.0.0.1", port)  # noqa: FBT003 - the fields of a round
-    return form_group(entered, 0, _STEP, backend="gloo", timeout=timeout, seconds=60, is_over=lambda: False)
+    return form_group(entered, 0, _STEP, early=None, backend="gloo", timeout=timeout, seconds=60, is_over=lambda: False)
 
 
 def _main(port: int, rank: int, has_failed: str) -> None:

@@ -70,6 +70,31 @@ class RoundsMember:
         """Play the supervisor's part at an agreed step: all ranks pause at the step that the file `agreed` names."""
         gate = _FileGate(self)
         vars(regroup).update(should_regroup=gate.should_regroup, report_holding=gate.report_holding)
+        self._tell_of_early_groups()
+
+    def _tell_of_early_groups(self) -> None:
+        """Say in files when this process is connected for a round, and record whether the round used it."""
+        from kubeai.torch import early_group, group  # noqa: PLC0415 - only here is torch needed
+
+        connect, take = early_group.EarlyGroup._connect, early_group.EarlyGroup.taken_for
+        made_by_torch = vars(group)["made_by_torch"]
+
+        def connecting(early: Any) -> None:
+            connect(early)
+            (self.root / f"early-{early.foretold.round.number}-{early.foretold.epoch}-{self.name}").touch()
+
+        def taking(early: Any, entered: Any) -> Any:
+            connected = take(early, entered)
+            self.record(event="early group", round=entered.number, connected=connected is not None)
+            return connected
+
+        def making(connected: Any) -> Any:
+            self.record(event="group", early=connected is not None)
+            return made_by_torch(connected)
+
+        setattr(early_group.EarlyGroup, "_connect", connecting)  # noqa: B010 - a method of a class
+        setattr(early_group.EarlyGroup, "taken_for", taking)  # noqa: B010
+        vars(group).update(made_by_torch=making)
 
 
 def resources() -> dict[str, int]:

@@ -77,6 +77,8 @@ class Rounds:
     _leaving: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _stores: subprocess.Popen[str] | None = None
     _templates: str = ""
+    _epoch: int = 0
+    _foretold: dict[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -358,16 +360,28 @@ class Rounds:
                 start_new_session=True,
             )
 
+    def foretell(self, *names: str, waits: bool = True) -> None:
+        """Write that the next round may have these members; wait until they are connected for it."""
+        self._epoch += 1
+        port = self._foretold.get(names[0]) or int(self._port())
+        self._foretold = {names[0]: port}
+        self._write(names, "following.json", {**_round(self.number + 1, names, port), "epoch": self._epoch})
+        if waits:
+            store = self.root / f"early-{self.number + 1}-{self._epoch}"
+            self.until(lambda: all(store.with_name(f"{store.name}-{name}").exists() for name in names), "connected")
+
     def _write_round(self, names: tuple[str, ...], *, in_process: bool) -> None:
         self.number += 1
         self.members = names
-        store = {"address": "127.0.0.1", "port": int(self._port())}
+        port = self._foretold.get(names[0]) or int(self._port())
+        self._foretold = {}
+        self._write(names, "round.json", {**_round(self.number, names, port), "in_process": in_process})
+
+    def _write(self, names: Sequence[str], file: str, content: Mapping[str, Any]) -> None:
         for rank, name in enumerate(names):
-            content = {"number": self.number, "in_process": in_process, "node": rank, "base_rank": rank}
-            members = [{"host": each, "address": each, "processes": 1} for each in names]
             draft = self.root / name / "draft"
-            draft.write_text(json.dumps({**content, "world_size": len(names), "members": members, "store": store}))
-            draft.replace(self.root / name / "round.json")
+            draft.write_text(json.dumps({**content, "node": rank, "base_rank": rank}))
+            draft.replace(self.root / name / file)
 
     def _port(self) -> str:
         assert self._stores is not None
@@ -394,6 +408,16 @@ class Rounds:
 
     def _tail(self, name: str) -> str:
         return f"{name}: {self.output(name)[-2000:]}"
+
+
+def _round(number: int, names: Sequence[str], port: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "in_process": True,
+        "world_size": len(names),
+        "members": [{"host": each, "address": each, "processes": 1} for each in names],
+        "store": {"address": "127.0.0.1", "port": port},
+    }
 
 
 def _free_port() -> int:

@@ -18,6 +18,7 @@ _WITHOUT_TORCH = {
     "decisions.py",
     "following.py",
     "moves.py",
+    "ranks_in_store.py",
     "settings.py",
     "state_keeper.py",
     "stderr.py",

@@ -16,6 +16,8 @@ _STEPS, _EVERY = 1500, 50
 _COPIED_EVERY, _UNDER_WAY = 5, 2
 """The script has a copy after so many steps, and makes so many more, at most, while one is on its way."""
 
+_CHANGES_EACH = 5
+
 
 @pytest.fixture
 def scenes(row: Row) -> Scenes:
@@ -128,6 +130,23 @@ async def test_twenty_changes_use_up_nothing(torch: Torch, directory: Path) -> N
         assert before.keys() == after.keys()
         for pid, used in after.items():
             assert used.within(before[pid], mebibytes=8), f"{used} after {before[pid]}"
+        await job.finish()
+
+
+@pytest.mark.parametrize("wrapping", ["late", "ddp"])
+async def test_processes_that_connect_early_pause_for_less(
+    torch: Torch, directory: Path, scenes: Scenes, wrapping: str
+) -> None:
+    """The table has a row for each change. How long they take depends on what else the machine does."""
+    training = TorchrunTraining(torch, directory, wrapping, in_process=True, step_seconds=0.1)
+    async with elastic(directory.parent, training) as job:
+        await job.until_trains(4)
+        for _ in range(_CHANGES_EACH):
+            job.announce("node2")
+            await scenes.costs_nothing(job, "announced leave", 3)
+            await job.until_parked("node2")
+            job.withdraw("node2")
+            await scenes.costs_nothing(job, "withdrawn", 4)
         await job.finish()
 
 

@@ -2,8 +2,9 @@
 
 torchrun … torchrun_in_process.py WRAPPING DIRECTORY
 
-WRAPPING is `ddp`, `fsdp` (FSDP2), `copies` (FSDP2 with copies on peers) or `own`: DDP in a loop of its own, with
-workers that read the data, accumulation, clipping and dropout. Steps take a while until there is a file `end`.
+WRAPPING is `ddp`, `late` (DDP that connects only when a round begins), `fsdp` (FSDP2), `copies` (FSDP2 with copies on
+peers) or `own`: DDP in a loop of its own, with workers that read the data, accumulation, clipping and dropout. Steps
+take a while until there is a file `end`.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any
 import kubeai.elastic as kubeai
 import torch
 import torch.distributed as dist
+from kubeai.torch.decisions import RoundFile
 from kubeai.torch.loop import ElasticLoop, Limits, PeerCopies, RankLost, Replicated, RoundRanks, Sharded
 from kubeai.torch.sampler import StepSampler
 from kubeai.torch.training import Batch, train
@@ -134,12 +136,14 @@ def _train(recorder: Recorder, limits: Limits) -> Any:
     if _WRAPPING == "own":
         return _train_in_own_loop(recorder, limits)
     sharded = Sharded(_DIRECTORY / "checkpoints", _build_sharded, keep=STEPS, copies=_COPIES)
-    state: Any = _replicated(_build()) if _WRAPPING == "ddp" else sharded
+    state: Any = sharded if _IS_SHARDED else _replicated(_build())
     numbers = {"samples": _SAMPLES, "global_batch": _GLOBAL_BATCH, "steps": STEPS, "every": EVERY}
     return train(state, recorder.backward, **numbers, backend="gloo", limits=limits)
 
 
 def _main() -> None:
+    if _WRAPPING == "late":
+        setattr(RoundFile, "following", lambda _: None)  # noqa: B010 - a method of a class
     kubeai.init(collective=_IS_SHARDED)
     built = _train(Recorder(), Limits(collective=10.0))
     module = built if _IS_SHARDED else built.module

@@ -25,8 +25,8 @@ import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic.integrations.encoding import decoded, encoded
 from kubeai.elastic.integrations.random_state import encoded_random_state
 
+from .connections import Connections
 from .decisions import NotFormed
-from .group import Connections
 from .messages import RankMessage, flat, least, pass_bytes, transfer
 from .moves import PartClaim, keepers
 from .part_memory import part_with_room, publish

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Generic, NamedTuple, Sequence, Tuple, TypeVar
 
 from kubeai.elastic.elastic_agent import is_of_collective
 from kubeai.elastic.identity import write_atomically
@@ -20,6 +20,8 @@ from kubeai.torchrun.workers import DIRECTORY, JOINS, ROUND
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+
+T = TypeVar("T")
 
 FIRST_PAUSE, PAUSE_FOR_EACH_RANK = 0.001, 0.0005
 """Seconds between looks at a round's store. The longest pause grows with the ranks, so it has the same load."""
@@ -56,6 +58,16 @@ class WorkerRound:
     hosts: Tuple[RoundHost, ...] = ()  # noqa: UP006 - Python 3.8
 
 
+class ForetoldRound(NamedTuple):
+    """A round that begins after the next pause if nothing changes until then.
+
+    `epoch` numbers the attempts to agree on that pause.
+    """
+
+    epoch: int
+    round: WorkerRound
+
+
 @dataclass(frozen=True)
 class FormedRound:
     """A round whose process group is formed.
@@ -76,6 +88,40 @@ def read_hosts(members: Any) -> tuple[RoundHost, ...]:
     return tuple(RoundHost(str(each["address"]), int(each["processes"])) for each in members)
 
 
+def _worker_round(fields: Any) -> WorkerRound:
+    return WorkerRound(
+        int(fields["number"]),
+        bool(fields["in_process"]),
+        int(fields["base_rank"]),
+        int(fields["world_size"]),
+        str(fields["store"]["address"]),
+        int(fields["store"]["port"]),
+        read_hosts(fields["members"]),
+    )
+
+
+class _ReadFile(Generic[T]):
+    """A JSON file that is replaced as a whole. A look costs one system call while the file is the same."""
+
+    def __init__(self, path: Path, parse: Callable[[Any], T]) -> None:
+        self._path = path
+        self._parse = parse
+        self._seen: tuple[int, int] | None = None
+        self._value: T | None = None
+
+    def value(self) -> T | None:
+        """Return what is in it; the last known value while it is missing or malformed."""
+        try:
+            found = self._path.stat()
+            version = (found.st_ino, found.st_mtime_ns)
+            if version != self._seen:
+                self._value = self._parse(json.loads(self._path.read_text(encoding="utf-8")))
+                self._seen = version
+        except (OSError, ValueError, TypeError, KeyError):
+            pass
+        return self._value
+
+
 class RoundFile:
     """The files that a training process shares with its elastic agent.
 
@@ -92,10 +138,11 @@ class RoundFile:
         self.local_rank = local_rank
         self.started_in = started_in
         self.joins = joins
-        self._path = directory / "round.json"
         self._own = directory / f"worker-{local_rank}.json"
-        self._seen: tuple[int, int] | None = None
-        self._newest: WorkerRound | None = None
+        self._newest = _ReadFile(directory / "round.json", _worker_round)
+        self._following = _ReadFile(
+            directory / "following.json", lambda fields: ForetoldRound(int(fields["epoch"]), _worker_round(fields))
+        )
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RoundFile | None:
@@ -107,28 +154,12 @@ class RoundFile:
         return cls(Path(directory), local_rank, started_in, joins=environ.get(JOINS) == "1")
 
     def newest(self) -> WorkerRound | None:
-        """Return the newest round of this member; the last known one while the file is missing or malformed.
+        """Return the newest round of this member; the last known one while the file is missing or malformed."""
+        return self._newest.value()
 
-        It costs one system call while the file is the same.
-        """
-        try:
-            found = self._path.stat()
-            version = (found.st_ino, found.st_mtime_ns)
-            if version != self._seen:
-                fields = json.loads(self._path.read_text(encoding="utf-8"))
-                self._newest = WorkerRound(
-                    int(fields["number"]),
-                    bool(fields["in_process"]),
-                    int(fields["base_rank"]),
-                    int(fields["world_size"]),
-                    str(fields["store"]["address"]),
-                    int(fields["store"]["port"]),
-                    read_hosts(fields["members"]),
-                )
-                self._seen = version
-        except (OSError, ValueError, TypeError, KeyError):
-            pass
-        return self._newest
+    def following(self) -> ForetoldRound | None:
+        """Return the round of this member that may follow, in the same way; it may have been foretold long ago."""
+        return self._following.value()
 
     def say(self, number: int, *, started: bool, lost: bool = False) -> None:
         """Tell the agent in which round this process trains, and whether it is ready to join one. Raises OSError.

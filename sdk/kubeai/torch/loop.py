@@ -31,6 +31,7 @@ from kubeai.elastic import elastic_agent, regroup
 from kubeai.elastic.api import resumed, seconds_left
 from kubeai.elastic.loop import finish_step
 
+from .connections import Connections
 from .decisions import (
     NO_STATE,
     FormedRound,
@@ -41,10 +42,12 @@ from .decisions import (
     is_newer,
     next_move,
 )
+from .early_group import EarlyGroup
 from .following import PATIENCE_SECONDS, agreed_hosts
-from .group import Connections, form_alone, form_group, leave_group
+from .group import form_alone, form_group, leave_group
 from .moves import is_room_for, next_ranks
 from .ranks import RoundRanks
+from .ranks_in_store import ports_of_all
 from .settings import Limits, PeerCopies
 from .states import Replicated, Sharded
 from .stderr import say, say_way
@@ -88,6 +91,7 @@ class ElasticLoop(Generic[T]):
         self._store: Any = None
         self._built: Any = None
         self._connections: Connections | None = None
+        self._early: EarlyGroup | None = None
         self._failure: RuntimeError | None = None
         self._is_finished = False
 
@@ -121,6 +125,8 @@ class ElasticLoop(Generic[T]):
                 yield from self._iterations(steps, every)
                 is_over = True
             finally:
+                if self._early is not None:
+                    self._early.drop()
                 self._state.end(self._step, is_over=is_over)
 
     def _iterations(self, steps: int, every: int | None) -> Iterator[tuple[int, T]]:
@@ -132,6 +138,8 @@ class ElasticLoop(Generic[T]):
                 if failure is None:
                     return
             else:
+                if self._rounds is not None:
+                    self._look_ahead(self._rounds)
                 self._state.begin_step(self._step)
                 self._is_finished = False
                 yield self._step, self.built
@@ -284,7 +292,19 @@ class ElasticLoop(Generic[T]):
             move = next_move(rounds.newest(), self._round, expired=expired, is_whole=is_whole)
             if move is not Move.WAIT:
                 return move
+            self._look_ahead(rounds)
             time.sleep(_LOOK_SECONDS)
+
+    def _look_ahead(self, rounds: RoundFile) -> None:
+        """Begin to connect for the round that may follow. NCCL has nothing that could be done before."""
+        foretold = rounds.following()
+        if foretold is None or foretold.round.number <= self._round or self._backend != "gloo":
+            return
+        if self._early is not None:
+            if self._early.foretold == foretold:
+                return
+            self._early.drop()
+        self._early = EarlyGroup(foretold, rounds.local_rank, self._limits.collective)
 
     def _enter(self, entered: WorkerRound, rounds: RoundFile) -> RuntimeError | None:
         """Enter a round. Return the error if its group was not formed, or if ranks were lost before they were equal."""
@@ -298,24 +318,34 @@ class ElasticLoop(Generic[T]):
         return failure
 
     def _form(self, entered: WorkerRound, rounds: RoundFile) -> None:
+        def is_over() -> bool:
+            return is_newer(rounds.newest(), entered.number)
+
+        early, self._early = self._early, None
         self._connections = Connections()
         formed = form_group(
             entered,
             rounds.local_rank,
             self._step,
+            early=early,
             backend=self._backend,
             timeout=self._limits.collective,
             seconds=self._limits.forming,
-            is_over=lambda: is_newer(rounds.newest(), entered.number),
+            is_over=is_over,
         )
-        self._connections.note()  # before `build` forks workers of a loader
+        if formed.connections is None:
+            self._connections.note()  # before `build` forks workers of a loader
+        else:
+            self._connections = formed.connections
         if self._step < max(formed.steps):
             self._step = NO_STATE  # half a state, if its source is lost meanwhile
         processes = tuple(host.processes for host in entered.hosts)
         present = FormedRound(entered.number, tuple(formed.steps), processes)
         self._step, self._built = self._state.enter(present, self._limits)
         self._entered, self._store = entered, formed.store
-        self._connections.note()
+        # Of groups that `build` has made.
+        store = dist.PrefixStore("built/", formed.store)
+        self._connections.note_later(ports_of_all(store, dist.get_rank(), dist.get_world_size(), is_over=is_over))
 
 
 def _patience() -> float:

@@ -154,8 +154,10 @@ class Replicated(Generic[T]):
     def _broadcast(self, source: int) -> None:
         with torch.no_grad():
             parameters = [parameter for module in self._modules for parameter in module.parameters()]
-            for tensor in (*parameters, *self._buffers()):
-                dist.broadcast(tensor, source)
+            # All at once, so that no tensor waits until the one before it has reached every rank.
+            under_way = [dist.broadcast(each, source, async_op=True) for each in (*parameters, *self._buffers())]
+            for work in under_way:
+                work.wait()
         holders = {name: each for name, each in self._states.items() if not isinstance(each, torch.nn.Module)}
         is_source = dist.get_rank() == source
         states = {name: on_cpu(each.state_dict()) for name, each in holders.items()} if is_source else {}

@@ -36,7 +36,7 @@ from .workers import JOINS, Workers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .member import RendezvousRound
+    from .member import FollowingRound, RendezvousRound
 
 _SLICE_SECONDS = 0.25  # between two looks at the round a signal is handled
 _PROGRESS_SECONDS = 0.05
@@ -134,6 +134,7 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         self._stores = stores.RoundStores()
         self._base: RendezvousRound | None = None  # the last round entered with new workers
         self._published = 0
+        self._foretold: FollowingRound | None = None
         self._has_ended = False
         self._is_ending = threading.Event()
         self._closed = threading.Event()
@@ -256,19 +257,18 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(where.address, where.port))
 
     def _regroup(self) -> None:
-        """Tell the workers of a round that they enter in process.
+        """Tell the workers of a round that they enter in process, or of one that may follow.
 
         Runs after each line, in the link's thread, and after members have formed a round, in another one.
         """
         with self._regrouping:
+            self._foretell()
             known = self._membership.state.known
             if known is None or not known.in_process or known.number <= self._published:
                 return
             index = known.index_of(self._membership.state.member) or 0
-            if index == 0 and known.store is None:
-                store, where = stores.open_store(self._host)
-                self._stores.regrouped.append(store)
-                known = replace(known, store=where)
+            if index == 0:
+                known = replace(known, store=self._stores.regroup(known.number, self._host))
             if known.store is None:
                 return
             entered, base = known, self._base
@@ -282,6 +282,22 @@ class KubeaiRendezvous(RendezvousHandler):  # type: ignore[misc,unused-ignore]
             if left:
                 count_out = functools.partial(stores.count_out, base.store, left, len(base.members))
                 threads.start("rendezvous-left", count_out, self._stderr, closed=self._closed)
+
+    def _foretell(self) -> None:
+        """Tell the workers of the round that may follow, once its store is open. Its first member opens it."""
+        line = self._membership.line
+        following = None if line is None else line.following
+        if following is None or following == self._foretold:
+            return
+        index = following.round.index_of(self._membership.state.member) or 0
+        if index == 0:
+            number = following.round.number
+            where = self._stores.open_following(number, self._host)
+            self._membership.change(lambda state: replace(state, following_store=(number, where)))
+            following = replace(following, round=replace(following.round, store=where))
+        if following.round.store is not None and following != self._foretold:
+            self._workers.foretell(following, index)
+            self._foretold = following
 
     def _set_environment(self, number: int, *, joins: bool, identical: bool) -> None:
         """Set the environment that the workers inherit.

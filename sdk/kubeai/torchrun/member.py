@@ -66,16 +66,29 @@ class RendezvousRound:
 
 
 @dataclass(frozen=True)
+class FollowingRound:
+    """A round that begins in process after the next pause if nothing changes until then.
+
+    `epoch` numbers the attempts to agree on that pause: each has a following round of its own.
+    """
+
+    epoch: int
+    round: RendezvousRound
+
+
+@dataclass(frozen=True)
 class RendezvousLine:
     """A validated line of type `rendezvous`.
 
-    `wanted` is the number of the newest round, `round` the newest one that this member is part of. `starts`: it is not
-    yet part of the newest round, but starts its workers, which join later. `release`: exit with this code.
+    `wanted` is the number of the newest round, `round` the newest one that this member is part of, `following` the one
+    that its workers can already connect for. `starts`: it is not yet part of the newest round, but starts its workers,
+    which join later. `release`: exit with this code.
     """
 
     run: int
     wanted: int
     round: RendezvousRound | None = None
+    following: FollowingRound | None = None
     starts: bool = False
     release: int | None = None
     reason: str = ""
@@ -84,11 +97,12 @@ class RendezvousLine:
 def parse_line(message: Mapping[str, Any]) -> RendezvousLine:
     """Return a line of type `rendezvous`. Raises MalformedRendezvous."""
     try:
-        found, release = message.get("round"), message.get("release")
+        found, following, release = message.get("round"), message.get("following"), message.get("release")
         return RendezvousLine(
             _int(message["run"], 0),
             _int(message["wanted"], 0),
             None if found is None else parse_round(found),
+            None if following is None else FollowingRound(_int(following["epoch"], 0), parse_round(following)),
             starts=bool(message.get("starts")),
             release=None if release is None else _int(release, 0),
             reason=str(message.get("reason", "")),
@@ -134,6 +148,7 @@ class MemberState:
         waits: It is inside `next_rendezvous` and wants a newer round.
         failed: Its workers have failed.
         store: It holds the store of this round; None if it holds none.
+        following_store: It has opened the store of this round, which may follow; None if it has not.
         unreachable: The newest round whose store it could not reach; 0 for none.
         ready: The newest round in which all its workers train, after joining or regrouping in process.
         started: Its workers have started and wait to join in process.
@@ -151,6 +166,7 @@ class MemberState:
     waits: bool = False
     failed: bool = False
     store: tuple[int, RoundStoreAddress] | None = None
+    following_store: tuple[int, RoundStoreAddress] | None = None
     unreachable: int = 0
     ready: int = 0
     started: bool = False
@@ -161,7 +177,10 @@ class MemberState:
 
     def fields(self) -> dict[str, Any]:
         """Return the state as JSON."""
-        store = None if self.store is None else {"round": self.store[0], **vars(self.store[1])}
+        store, following_store = (
+            None if opened is None else {"round": opened[0], **vars(opened[1])}
+            for opened in (self.store, self.following_store)
+        )
         known = None
         if self.known is not None:
             hosts = [member.host for member in self.known.members]
@@ -173,6 +192,7 @@ class MemberState:
             "waits": self.waits,
             "failed": self.failed,
             "store": store,
+            "following_store": following_store,
             "unreachable": self.unreachable,
             "ready": self.ready,
             "started": self.started,
@@ -235,6 +255,7 @@ def enter(state: MemberState, entered: RendezvousRound) -> MemberState:
         started=False,
         joins=False,
         stranded=False,
+        following_store=None,
     )
 
 

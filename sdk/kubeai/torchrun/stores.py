@@ -56,11 +56,27 @@ class RoundStores:
         base: The store of the last round that all members have entered with new workers; None before the first one.
         alone: The store of workers that join later, beside those which other members use.
         regrouped: The stores of rounds in process; some workers may still be in the one before.
+        following: The store of a round that may follow, its number and its address; None if this agent has opened none.
     """
 
     base: TCPStore | None = None
     alone: TCPStore | None = None
     regrouped: deque[TCPStore] = field(default_factory=lambda: deque(maxlen=2))
+    following: tuple[int, TCPStore, RoundStoreAddress] | None = None
+
+    def open_following(self, number: int, address: str) -> RoundStoreAddress:
+        """Open the store of a round that may follow, unless it is open; returns where it is."""
+        if self.following is None or self.following[0] != number:
+            self.following = number, *open_store(address)
+        return self.following[2]
+
+    def regroup(self, number: int, address: str) -> RoundStoreAddress:
+        """Hold the store of a round in process from now on; returns where it is."""
+        where = self.open_following(number, address)
+        if self.following is not None:
+            self.regrouped.append(self.following[1])
+        self.following = None
+        return where
 
 
 def count_out(where: RoundStoreAddress, members: Sequence[int], size: int) -> None:

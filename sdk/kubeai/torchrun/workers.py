@@ -1,7 +1,7 @@
 """The files through which an elastic agent and its own workers talk, in a private directory.
 
-The agent replaces `round.json` at each round. A worker that can join or regroup in process replaces
-`worker-LOCAL_RANK.json`: `{"pid", "started", "round", "lost"}`.
+The agent replaces `round.json` at each round, and `following.json` whenever another one may follow. A worker that can
+join or regroup in process replaces `worker-LOCAL_RANK.json`: `{"pid", "started", "round", "lost"}`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kubeai.elastic.identity import write_atomically
 
 if TYPE_CHECKING:
-    from .member import RendezvousRound
+    from .member import FollowingRound, RendezvousRound
 
 _COARSE_NANOSECONDS = 1_000_000_000
 
@@ -51,17 +51,12 @@ class Workers:
 
     def publish(self, entered: RendezvousRound, index: int) -> None:
         """Replace `round.json` by a round that has a store and whose member `index` is this one. Raises OSError."""
-        members = [{"host": one.host, "address": one.address, "processes": one.processes} for one in entered.members]
-        content = {
-            "number": entered.number,
-            "in_process": entered.in_process,
-            "node": index,
-            "base_rank": sum(one.processes for one in entered.members[:index]),
-            "world_size": sum(one.processes for one in entered.members),
-            "members": members,
-            "store": None if entered.store is None else vars(entered.store),
-        }
-        write_atomically(self.directory / "round.json", json.dumps(content))
+        write_atomically(self.directory / "round.json", json.dumps(_fields(entered, index)))
+
+    def foretell(self, following: FollowingRound, index: int) -> None:
+        """Replace `following.json` by a round that may follow, in the same way. Raises OSError."""
+        content = {**_fields(following.round, index), "epoch": following.epoch}
+        write_atomically(self.directory / "following.json", json.dumps(content))
 
     def forget(self) -> None:
         """Remove the files of earlier workers. Call it before new workers start."""
@@ -97,3 +92,16 @@ class Workers:
             return WorkersProgress(all(one["started"] for one in said), min(int(one["round"]) for one in said), lost)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return WorkersProgress()
+
+
+def _fields(entered: RendezvousRound, index: int) -> dict[str, Any]:
+    members = [{"host": one.host, "address": one.address, "processes": one.processes} for one in entered.members]
+    return {
+        "number": entered.number,
+        "in_process": entered.in_process,
+        "node": index,
+        "base_rank": sum(one.processes for one in entered.members[:index]),
+        "world_size": sum(one.processes for one in entered.members),
+        "members": members,
+        "store": None if entered.store is None else vars(entered.store),
+    }

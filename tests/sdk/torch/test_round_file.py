@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from kubeai.torch.decisions import RoundFile, RoundHost, WorkerRound
+from kubeai.torchrun.member import FollowingRound, RoundMember, RoundStoreAddress
 from kubeai.torchrun.member import RendezvousRound as AgentsRound
-from kubeai.torchrun.member import RoundMember, RoundStoreAddress
 from kubeai.torchrun.workers import Workers, WorkersProgress
 
 
@@ -27,9 +27,13 @@ def file(workers: Workers) -> RoundFile:
     return found
 
 
-def _publish(workers: Workers, number: int) -> None:
+def _round(number: int) -> AgentsRound:
     members = tuple(RoundMember(f"id{each}", f"node{each}", f"node{each}:1", 1) for each in range(2))
-    workers.publish(AgentsRound(number, members, in_process=True, store=RoundStoreAddress("node0", 29500)), 1)
+    return AgentsRound(number, members, in_process=True, store=RoundStoreAddress("node0", 29500))
+
+
+def _publish(workers: Workers, number: int) -> None:
+    workers.publish(_round(number), 1)
 
 
 def test_a_process_reads_the_round_that_its_agent_has_written(workers: Workers, file: RoundFile) -> None:
@@ -40,6 +44,15 @@ def test_a_process_reads_the_round_that_its_agent_has_written(workers: Workers, 
         assert file.newest() == WorkerRound(
             number, in_process=True, base_rank=1, world_size=2, address="node0", port=29500, hosts=hosts
         )
+
+
+def test_a_round_that_was_foretold_equals_the_same_one_once_it_is_decided(workers: Workers, file: RoundFile) -> None:
+    assert file.following() is None
+    workers.foretell(FollowingRound(4, _round(5)), 1)
+    _publish(workers, 5)
+    foretold = file.following()
+    assert foretold is not None
+    assert (foretold.epoch, foretold.round) == (4, file.newest())
 
 
 def test_a_malformed_file_leaves_the_last_round(workers: Workers, file: RoundFile) -> None:

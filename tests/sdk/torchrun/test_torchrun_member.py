@@ -30,7 +30,7 @@ def formed(
 def line(
     wanted: int, newest: RendezvousRound | None = None, *, starts: bool = False, release: int | None = None
 ) -> RendezvousLine:
-    return RendezvousLine(1, wanted, newest, starts, release)
+    return RendezvousLine(1, wanted, newest, starts=starts, release=release)
 
 
 def test_it_enters_the_newest_round_once_its_store_is_open() -> None:

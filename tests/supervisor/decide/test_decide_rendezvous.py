@@ -58,6 +58,8 @@ class RendezvousWorld:
         self.wasted: list[Host] = []
         """Hosts whose agents have ended processes that were still starting."""
         self.starting = frozenset[Host]()
+        self.foretold = dict[int, Round | None]()
+        """By the epoch of the attempt to agree on a step, the round that was to follow."""
         self.costs = ChangeCosts()
         self.policy = POLICY
 
@@ -147,8 +149,13 @@ class RendezvousWorld:
         return self.purposes if self.now >= self.joined.get(host, -_SAYS_SECONDS) + _SAYS_SECONDS else frozenset()
 
     def _note(self) -> None:
-        """Keeps each round, and checks that it may follow the one before."""
-        held = self.job.decision.round
+        """Keeps each round, and checks that it may follow the one before, and that its attempt foretells one round."""
+        held, agreement = self.job.decision.round, self.job.decision.agreement
+        if agreement is not None:
+            foretold = self.foretold.setdefault(agreement.epoch, agreement.following)
+            assert agreement.following == foretold
+            assert (foretold is not None) == (agreement.purpose is Purpose.REGROUP)
+            assert foretold is None or held is None or foretold.number == held.number + 1
         if held is None or (self.rounds and self.rounds[-1].number == held.number):
             assert held is None or self.rounds[-1].members == held.members
             return
@@ -240,6 +247,9 @@ def test_an_announced_leave_waits_for_the_ranks(mode: str) -> None:
     world.settle()
     assert _agreed(world)
     assert world.held.hosts == (HOSTS[0], HOSTS[2], HOSTS[3], HOSTS[5])
+    *_, foretold = world.foretold.values()
+    if foretold is not None:
+        assert (foretold.members, foretold.hosts) == (world.held.members, world.held.hosts)
     assert [each.in_process for each in world.rounds] == [False, mode == "in process"]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.decide.situation import KnownRound
+from supervisor.decide.situation import KnownRound, RoundStore
 from supervisor.domain.agreement import AnswerKind, Purpose
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Spec, SupervisedJob
@@ -218,6 +218,33 @@ async def test_ranks_that_regroup_keep_their_processes() -> None:
     job.hold(ranks[1:])
     job.enter(3, 2, 3, 1, 4, ready=3, started=False)
     assert job.round.in_process
+
+
+async def test_the_members_of_the_round_that_may_follow_hear_of_it_while_the_ranks_agree() -> None:
+    """With its store, which its first member opens meanwhile. So they are connected when all ranks hold."""
+    job = training()
+    ranks = job.train(REGROUPS)
+    job.notes(notice(1))
+    assert job.decision.agreement is not None
+    following, epoch = job.agents[2].line["following"], job.decision.agreement.epoch
+    assert (following["number"], following["in_process"], following["epoch"]) == (2, True, epoch)
+    assert [each["host"] for each in following["members"]] == ["n2", "n3", "n4"]
+    assert following["store"] is job.agents[1].line["following"] is None
+    job.agents[2].says(following_store=RoundStore(2, "127.0.0.1", 5000))
+    job.commit(ranks, Purpose.REGROUP)
+    assert job.agents[4].line["following"] == {**following, "store": {"address": "127.0.0.1", "port": 5000}}
+    job.hold(ranks)
+    assert job.agents[4].line["following"] is None
+    assert job.agents[4].line["round"]["store"] == {"address": "127.0.0.1", "port": 5000}
+    job.enter(2, 2, 3, 4, ready=2)
+
+
+async def test_nothing_follows_a_round_whose_processes_are_restarted() -> None:
+    job = training()
+    job.train(AGREES)
+    job.notes(notice(1))
+    assert job.decision.agreement is not None
+    assert {agent.line["following"] for agent in job.agents.values()} == {None}
 
 
 async def test_survivors_of_a_lost_member_regroup_at_once() -> None:

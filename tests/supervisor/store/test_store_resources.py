@@ -150,16 +150,6 @@ OBSERVED = st.builds(
 )
 GROWTHS = st.none() | st.builds(Growth, workers=COUNTS, number=COUNTS, until=INSTANTS, failed=COUNTS)
 CHECKPOINTS = st.none() | st.builds(CheckpointRequest, run=COUNTS, generation=COUNTS, since=INSTANTS)
-AGREEMENTS = st.none() | st.builds(
-    Agreement,
-    epoch=COUNTS,
-    purpose=st.sampled_from(Purpose),
-    run=COUNTS,
-    step=st.none() | COUNTS,
-    committed=st.booleans(),
-    since=INSTANTS,
-    began=INSTANTS,
-)
 
 
 @st.composite
@@ -177,6 +167,17 @@ def rounds(draw: st.DrawFn) -> Round:
 
 
 ROUNDS = st.none() | rounds()
+AGREEMENTS = st.none() | st.builds(
+    Agreement,
+    epoch=COUNTS,
+    purpose=st.sampled_from(Purpose),
+    run=COUNTS,
+    step=st.none() | COUNTS,
+    committed=st.booleans(),
+    since=INSTANTS,
+    began=INSTANTS,
+    following=ROUNDS,
+)
 STOPS = st.none() | st.builds(Stop, run=COUNTS, generation=COUNTS, since=INSTANTS, everyone=st.booleans())
 
 
@@ -555,6 +556,7 @@ def without_optional(schema: dict[str, Any], value: Any) -> Any:
 
 
 FULL_NOTICE = replace(notice(1, left=30), announced="soon", message="why", ended_at=T0)
+FULL_ROUND = Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), starting=(Host("n2"),), since=T0)
 FULL_JOB = replace(
     running_job(),
     spec=replace(
@@ -600,9 +602,9 @@ FULL_JOB = replace(
         stop=Stop(run=1, generation=1, since=T0),
         growth=Growth(workers=1, number=1, until=T0),
         checkpoint=CheckpointRequest(run=1, generation=1, since=T0),
-        agreement=Agreement(epoch=1, purpose=Purpose.STOP, run=1, step=1, since=T0, began=T0),
+        agreement=Agreement(epoch=1, purpose=Purpose.STOP, run=1, step=1, since=T0, began=T0, following=FULL_ROUND),
         epochs=1,
-        round=Round(number=1, run=1, members=("m",), hosts=(Host("n1"),), starting=(Host("n2"),), since=T0),
+        round=FULL_ROUND,
         run_since=T0,
         short_runs=1,
         held_up=True,
