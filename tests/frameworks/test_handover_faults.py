@@ -66,8 +66,12 @@ class _Walk:
         return [(stage, point) for stage, point in found if stage != "prepared" or point < _PROBED]
 
     def strike(self, name: str, point: _Point, *after: str) -> int:
-        """Strike a process at a point of the change to a round, and form the next one without it; returns its end."""
+        """Strike a process at a point of the change to a round, and form the next one without it; returns its end.
+
+        All are connected for the round before. It is another one if the process is struck before it.
+        """
         rounds, (stage, number) = self.rounds, point
+        rounds.foretell(*after)
         (rounds.root / f"strike-{stage}-{number}-{name}").write_text(str(int(self.signal)), encoding="ascii")
         step, known = rounds.agree_soon(), rounds.members
         rounds.let_go(name)
