@@ -67,7 +67,8 @@ class Connections:
             with contextlib.suppress(RuntimeError):  # a rank is lost, and these connections are about to be shut down
                 self._find(told, opened)
 
-        threading.Thread(target=run, name="kubeai-connections", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # there are no threads left, and the others shut down theirs
+            threading.Thread(target=run, name="kubeai-connections", daemon=True).start()
 
     def _opened(self) -> dict[_Socket, tuple[int, int | None]]:
         """Return both ports of the sockets that were opened meanwhile."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _ARRIVING_SECONDS = 120.0
 """How long to wait for the others, each of which looks for the round after its present step."""
+_ARRIVING_PAUSE = 0.05
 _CONNECTING_SECONDS = 1.0
 """How long the round waits for connections that are being made when it begins."""
 
@@ -62,12 +63,14 @@ class EarlyGroup:
         self._is_connecting = False
         self._connected: ConnectedGroup | None = None
         self._thread = threading.Thread(target=self._run, name="kubeai-early-group", daemon=True)
-        self._thread.start()
+        with contextlib.suppress(RuntimeError):  # there are no threads left
+            self._thread.start()
 
     def taken_for(self, entered: WorkerRound) -> ConnectedGroup | None:
         """Return the group if this is its round and all ranks are connected. Otherwise it is dropped."""
         is_due = self.foretold.round == entered
-        self._thread.join(_CONNECTING_SECONDS if is_due and self._is_connecting else 0)
+        if self._is_connecting:
+            self._thread.join(_CONNECTING_SECONDS if is_due else 0)
         connected = self._connected if is_due and not self._thread.is_alive() else None
         self.drop()
         return connected
@@ -76,6 +79,9 @@ class EarlyGroup:
         """Let go of it. Called in the training thread."""
         self._is_dropped = True
         self._connected = None
+
+    def _was_dropped(self) -> bool:
+        return self._is_dropped
 
     def _run(self) -> None:
         try:
@@ -93,11 +99,12 @@ class EarlyGroup:
         own = uuid.uuid4().hex
         if store.compare_set(f"process/{self._rank}", "", own).decode() != own:
             raise NotFormed("its rank is another process's")
-        await_all(store, "arrived", size, seconds=_ARRIVING_SECONDS, is_over=lambda: self._is_dropped)
+        is_over = self._was_dropped
+        await_all(store, "arrived", size, seconds=_ARRIVING_SECONDS, is_over=is_over, pause=_ARRIVING_PAUSE)
         self._is_connecting = True
         connections = Connections()
         backend = dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), self._rank, size, self._timeout)
-        tell = ports_of_all(store, self._rank, size, is_over=lambda: self._is_dropped)
+        tell = ports_of_all(store, self._rank, size, is_over=is_over)
 
         def told(ports: Iterable[int]) -> set[int]:
             if len(list(ports)) > 1:

@@ -11,9 +11,12 @@ from typing import Any, Callable, Iterable
 from .decisions import FIRST_PAUSE, PAUSE_FOR_EACH_RANK, NotFormed
 
 _TOLD_SECONDS = 30.0
+_TOLD_PAUSE = 0.02
 
 
-def await_all(store: Any, key: str, size: int, *, seconds: float, is_over: Callable[[], bool]) -> None:
+def await_all(  # noqa: PLR0913 - for whom, how, and how long
+    store: Any, key: str, size: int, *, seconds: float, is_over: Callable[[], bool], pause: float = 0.0
+) -> None:
     """Count this rank under a key, and wait until all are counted. The store wakes nobody.
 
     Args:
@@ -22,20 +25,21 @@ def await_all(store: Any, key: str, size: int, *, seconds: float, is_over: Calla
         size: The number of ranks.
         seconds: How long to wait.
         is_over: Returns whether nobody needs to wait any more.
+        pause: Between two looks, in seconds, at last. It is longer for many ranks, so they have the same load.
 
     Raises:
         NotFormed: Not all ranks have come within this time, or it is over.
         RuntimeError: The store cannot be reached.
     """
-    end, pause = time.monotonic() + seconds, FIRST_PAUSE
+    end, longest, now = time.monotonic() + seconds, max(pause, PAUSE_FOR_EACH_RANK * size), FIRST_PAUSE
     counted = store.add(key, 1)
     while counted < size:
         if is_over():
             raise NotFormed("a newer round has come")
         if time.monotonic() > end:
             raise NotFormed(f"not all ranks have come within {seconds:g} s")
-        time.sleep(pause)
-        pause = min(2 * pause, PAUSE_FOR_EACH_RANK * size)
+        time.sleep(now)
+        now = min(2 * now, longest)
         counted = store.add(key, 0)
 
 
@@ -53,7 +57,7 @@ def ports_of_all(
 
     def told(ports: Iterable[int]) -> set[int]:
         store.set(f"ports/{rank}", " ".join(map(str, ports)))
-        await_all(store, "told", size, seconds=_TOLD_SECONDS, is_over=is_over)
+        await_all(store, "told", size, seconds=_TOLD_SECONDS, is_over=is_over, pause=_TOLD_PAUSE)
         found = store.multi_get([f"ports/{each}" for each in range(size)])
         return {int(port) for ports_of_one in found for port in ports_of_one.decode().split()}
 
