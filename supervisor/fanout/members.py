@@ -5,11 +5,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from servicekit.bulkhead import Bulkhead
 from supervisor.decide.situation import NO_MEMBERS, Member, Members
 from supervisor.domain.agreement import Round
 from supervisor.domain.ids import Host, JobId, JobName
-from supervisor.domain.job import SupervisedJob
+from supervisor.domain.job import Decision, SupervisedJob
 from supervisor.fanout.lines import LineResponse, line
 from supervisor.fanout.processes import REPLACED, ByJob
 
@@ -38,15 +40,38 @@ class _MemberConnection:
     id: MemberId
     state: Member
     stream: LineResponse | None = None
-    sent: bytes = b""
+    sent: Mapping[str, Any] | None = None
     revision: int = 0
     heard_at: float = 0.0
     timer: asyncio.TimerHandle | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What is the same in the lines to all members of a run, whose rounds are encoded once for all of them.
+
+    Attributes:
+        decision: The present one.
+        present: Its round, if it is one of that run.
+        present_line: The same as JSON.
+        following: The round that may follow.
+        following_line: The same as JSON, with the epoch of its attempt.
+        is_over: A member that is in no round has nothing to wait for.
+    """
+
+    decision: Decision
+    present: Round | None
+    present_line: msgspec.Raw | None
+    following: Round | None
+    following_line: msgspec.Raw | None
+    is_over: bool
+
+
 @dataclass(slots=True)
 class _JobMembers:
     run: int
+    told: _Told | None = None
+    """What all members with a stream have been told."""
     connections: dict[Host, _MemberConnection] = field(default_factory=dict)
     have_ended: bool = False
     """Members that have ended are gone before the others report that they have."""
@@ -126,8 +151,7 @@ class MemberStreams:
         for name in names:
             with self._bulkhead.guard("rounds", name):
                 for known in self._jobs.named(name):
-                    for connection in self._connections(known):
-                        self._send(connection)
+                    self._tell(known)
 
     def count(self, known: JobId) -> int:
         """The number of members of a job."""
@@ -190,43 +214,74 @@ class MemberStreams:
             connection.stream.finish(reason)
             connection.stream = None
 
-    def _send(self, connection: _MemberConnection) -> None:
+    def _tell(self, known: JobId) -> None:
+        """Sends all members of a job their lines, if what they say is new: most reports of thousands change nothing."""
+        members, job = self._jobs.get(known), self._job(known.name)
+        if members is None or job is None:
+            return
+        told = _told(job, self.of(known, members.run), members.run)
+        if job.id == known and told == members.told:
+            return
+        members.told = told
+        for connection in self._connections(known):
+            self._send(connection, told)
+
+    def _send(self, connection: _MemberConnection, told: _Told | None = None) -> None:
+        """Sends a member its line if it is another one. `told` is that of its job's run."""
         job = self._job(connection.id.job.name)
         if job is None or connection.stream is None:
             return
         if job.id != connection.id.job:
             self._end_all(connection.id.job, REPLACED)
             return
-        data = line(message(job, self.of(job.id, connection.id.run), connection.id))
-        if data != connection.sent:
-            connection.sent = data
-            connection.stream.push(data)
+        run, members = connection.id.run, self._jobs.get(job.id)
+        if told is None or members is None or members.run != run:
+            told = _told(job, self.of(job.id, run), run)
+        message = _message(job, told, connection.id)
+        if message != connection.sent:
+            connection.sent = message
+            connection.stream.push(line(message))
 
 
-def message(job: SupervisedJob, members: Members, to: MemberId) -> Mapping[str, Any]:
-    """Encodes the line to one member."""
+def _told(job: SupervisedJob, members: Members, run: int) -> _Told:
     decision, agreement = job.decision, job.decision.agreement
-    present = decision.round if decision.round is not None and decision.round.run == to.run else None
-    is_part = present is not None and to.member in present.members
-    following = None if agreement is None or agreement.run != to.run else agreement.following
-    # A member that is in no round has nothing to wait for once all that train have ended, or the job has.
+    present = decision.round if decision.round is not None and decision.round.run == run else None
+    following = None if agreement is None or agreement.run != run else agreement.following
+    epoch = 0 if agreement is None else agreement.epoch
     is_over = job.over
-    if not is_over and present is not None:
-        training = [each for each in members.by_host.values() if each.member in present.members]
-        is_over = members.have_ended and all(each.ended for each in training)
+    if not is_over and present is not None and members.have_ended:
+        training = frozenset(present.members)
+        is_over = all(each.ended for each in members.by_host.values() if each.member in training)
+    return _Told(
+        decision=decision,
+        present=present,
+        present_line=None if present is None else _encoded(_round(present, members)),
+        following=following,
+        following_line=None if following is None else _encoded({**_round(following, members), "epoch": epoch}),
+        is_over=is_over,
+    )
+
+
+def _encoded(fields: Mapping[str, Any]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _message(job: SupervisedJob, told: _Told, to: MemberId) -> Mapping[str, Any]:
+    """Returns the line to one member."""
+    present, following = told.present, told.following
+    is_part = present is not None and to.member in present.members
     return {
         "type": "rendezvous",
         "job": job.name,
         "run": to.run,
-        "generation": decision.generation,
-        "reason": decision.reason,
+        "generation": told.decision.generation,
+        "reason": told.decision.reason,
         "wanted": 0 if present is None else present.number,
-        "round": _round(present, members) if present is not None and is_part else None,
-        "following": {**_round(following, members), "epoch": agreement.epoch}
-        if agreement is not None and following is not None and to.member in following.members
-        else None,
+        "round": told.present_line if is_part else None,
+        "following": told.following_line if following is not None and to.member in following.members else None,
         "starts": present is not None and not is_part and to.host in present.starting,
-        "release": 0 if not is_part and is_over else None,
+        # A member that is in no round has nothing to wait for once all that train have ended, or the job has.
+        "release": 0 if not is_part and told.is_over else None,
     }
 
 

@@ -142,8 +142,8 @@ def test_a_stop_on_its_way_is_answered_by_the_checkpoint_that_was_saved_at_sigte
     supervisor.wait_for(lambda: [each for each in supervisor.reports_of("saved") if each["generation"] == 6])
     supervisor.direct(directive="STOP", generation=6, release=True)
     assert script.end() == 255
-    answers = [(each["generation"], each["step"]) for each in supervisor.reports_of("saved")]
-    assert answers[-1] == (6, 7)
+    # That of SIGTERM is posted by another thread, and may come later.
+    assert (6, 7) in [(each["generation"], each["step"]) for each in supervisor.reports_of("saved")]
     assert [each["generation"] for each in supervisor.reports_of("left")] == [6]
 
 

@@ -151,7 +151,7 @@ async def test_a_fault_in_the_agents_of_one_job_leaves_the_rounds_of_others(
         good = await served.peers.member(orders[GOOD]["token"], "g1")
         await bad.lines.matching(type="rendezvous")
         await good.lines.matching(type="rendezvous")
-        defect.put(supervisor.fanout.members, "message", lambda job, *_: job.name == BAD)
+        defect.put(supervisor.fanout.members, "_told", lambda job, *_: job.name == BAD)
         streams = served.supervisor.members
         streams.refresh([JobName(BAD), JobName(GOOD)])
         assert defect.met

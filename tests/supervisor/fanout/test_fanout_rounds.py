@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+import supervisor.fanout.members
 from supervisor.decide.situation import KnownRound, RoundStore
 from supervisor.domain.agreement import AnswerKind, Purpose
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Framework, Spec, SupervisedJob
 from supervisor.domain.order import Worker
+from supervisor.fanout.members import MemberId
 from supervisor.fanout.processes import REPLACED
 from tests.supervisor.decide.decide_builders import notice, observing, running_job
 from tests.supervisor.fanout.fanout_decided import DecidedJob, ElasticMember
@@ -237,6 +239,25 @@ async def test_the_members_of_the_round_that_may_follow_hear_of_it_while_the_ran
     assert job.agents[4].line["following"] is None
     assert job.agents[4].line["round"]["store"] == {"address": "127.0.0.1", "port": 5000}
     job.enter(2, 2, 3, 4, ready=2)
+
+
+async def test_a_report_that_changes_no_line_costs_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand members says that it is ready. A line for each of the others would be a million."""
+    job = training()
+    told: list[Host] = []
+    encode = supervisor.fanout.members._message
+
+    def encoding(of: SupervisedJob, what: Any, to: MemberId) -> Any:
+        told.append(to.host)
+        return encode(of, what, to)
+
+    monkeypatch.setattr(supervisor.fanout.members, "_message", encoding)
+    for number in NUMBERS:
+        job.agents[number].says(ready=1)
+    assert told == []
+    job.agents[1].says(store=RoundStore(1, "127.0.0.1", 5000))
+    assert sorted(told) == ["n1", "n2", "n3", "n4"]
+    assert {agent.line["round"]["store"]["port"] for agent in job.agents.values()} == {5000}
 
 
 async def test_nothing_follows_a_round_whose_processes_are_restarted() -> None:
