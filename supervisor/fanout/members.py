@@ -288,7 +288,8 @@ def _message(job: SupervisedJob, told: _Told, to: MemberId) -> Mapping[str, Any]
 def _round(present: Round, members: Members) -> Mapping[str, Any]:
     """Encodes a round, with the addresses of the members that are connected."""
     first = members.by_host.get(present.hosts[0])
-    opened = () if first is None else (first.store, first.following_store)
+    # An agent that starts new processes opens a store for them, whatever it has opened before.
+    opened = () if first is None else (first.store, first.following_store if present.in_process else None)
     store = next((each for each in opened if each is not None and each.round == present.number), None)
     found = []
     for name, host in zip(present.members, present.hosts, strict=True):

@@ -241,6 +241,20 @@ async def test_the_members_of_the_round_that_may_follow_hear_of_it_while_the_ran
     job.enter(2, 2, 3, 4, ready=2)
 
 
+async def test_a_store_that_was_opened_early_is_not_that_of_a_round_with_new_processes() -> None:
+    """Its first member opens another one for these."""
+    job = training()
+    job.train(AGREES)
+    job.agents[1].says(following_store=RoundStore(2, "127.0.0.1", 5000))
+    lost = job.agents[4]
+    job.members.detach(lost.id, lost.stream)
+    await lost.is_gone()
+    line = job.agents[2].line["round"]
+    assert (line["number"], line["in_process"], line["store"]) == (2, False, None)
+    job.enter(2, 1, 2, 3)
+    assert job.agents[2].line["round"]["store"] == {"address": "127.0.0.1", "port": 4002}
+
+
 async def test_a_report_that_changes_no_line_costs_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of a thousand members says that it is ready. A line for each of the others would be a million."""
     job = training()
