@@ -96,6 +96,20 @@ async def test_losses_cost_no_step(torch: Torch, directory: Path, scenes: Scenes
         await assert_as_alone(job, directory.parent, await job.finish())
 
 
+async def test_a_process_is_killed_while_the_others_connect_for_another_round(
+    torch: Torch, directory: Path, scenes: Scenes
+) -> None:
+    """The round that follows is not the one that was foretold. Its next processes join those that go on."""
+    async with elastic(directory.parent, TorchrunTraining(torch, directory, in_process=True, step_seconds=0.2)) as job:
+        await job.until_trains(4)
+        job.announce("node2")
+        job.kill_worker("node3")
+        cost = await scenes.settled(job, "leave announced, worker killed", 3)
+        assert cost.redone == 0
+        assert_not_restarted(job, "node1", "node4")
+        await assert_as_alone(job, directory.parent, await job.finish())
+
+
 async def test_losses_cost_a_sharded_training_no_more_than_the_steps_since_its_last_copy(
     torch: Torch, directory: Path, scenes: Scenes
 ) -> None:
