@@ -11,7 +11,7 @@ from servicekit.bulkhead import Bulkhead
 from supervisor.decide.situation import NO_MEMBERS, Member, Members
 from supervisor.domain.agreement import Round
 from supervisor.domain.ids import Host, JobId, JobName
-from supervisor.domain.job import Decision, SupervisedJob
+from supervisor.domain.job import SupervisedJob
 from supervisor.fanout.lines import LineResponse, line
 from supervisor.fanout.processes import REPLACED, ByJob
 
@@ -48,10 +48,11 @@ class _MemberConnection:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What is the same in the lines to all members of a run, whose rounds are encoded once for all of them.
+    """Holds what is the same in the lines to all members of a run. Rounds are encoded once for all of them.
 
     Attributes:
-        decision: The present one.
+        generation: Of the present decision.
+        reason: Of the same.
         present: Its round, if it is one of that run.
         present_line: The same as JSON.
         following: The round that may follow.
@@ -59,7 +60,8 @@ class _Told:
         is_over: A member that is in no round has nothing to wait for.
     """
 
-    decision: Decision
+    generation: int
+    reason: str
     present: Round | None
     present_line: msgspec.Raw | None
     following: Round | None
@@ -71,7 +73,7 @@ class _Told:
 class _JobMembers:
     run: int
     told: _Told | None = None
-    """What all members with a stream have been told."""
+    """All members with a stream have been told this."""
     connections: dict[Host, _MemberConnection] = field(default_factory=dict)
     have_ended: bool = False
     """Members that have ended are gone before the others report that they have."""
@@ -222,9 +224,9 @@ class MemberStreams:
         told = _told(job, self.of(known, members.run), members.run)
         if job.id == known and told == members.told:
             return
-        members.told = told
         for connection in self._connections(known):
             self._send(connection, told)
+        members.told = told  # not before: what failed on the way is tried again with the next report
 
     def _send(self, connection: _MemberConnection, told: _Told | None = None) -> None:
         """Sends a member its line if it is another one. `told` is that of its job's run."""
@@ -253,7 +255,8 @@ def _told(job: SupervisedJob, members: Members, run: int) -> _Told:
         training = frozenset(present.members)
         is_over = all(each.ended for each in members.by_host.values() if each.member in training)
     return _Told(
-        decision=decision,
+        generation=decision.generation,
+        reason=decision.reason,
         present=present,
         present_line=None if present is None else _encoded(_round(present, members)),
         following=following,
@@ -274,8 +277,8 @@ def _message(job: SupervisedJob, told: _Told, to: MemberId) -> Mapping[str, Any]
         "type": "rendezvous",
         "job": job.name,
         "run": to.run,
-        "generation": told.decision.generation,
-        "reason": told.decision.reason,
+        "generation": told.generation,
+        "reason": told.reason,
         "wanted": 0 if present is None else present.number,
         "round": told.present_line if is_part else None,
         "following": told.following_line if following is not None and to.member in following.members else None,

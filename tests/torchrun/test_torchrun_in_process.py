@@ -148,10 +148,10 @@ async def test_twenty_changes_use_up_nothing(torch: Torch, directory: Path) -> N
 
 
 @pytest.mark.parametrize("wrapping", ["late", "ddp"])
-async def test_processes_that_connect_early_pause_for_less(
+async def test_changes_cost_no_step_whether_processes_connect_early_or_late(
     torch: Torch, directory: Path, scenes: Scenes, wrapping: str
 ) -> None:
-    """The table has a row for each change. How long they take depends on what else the machine does."""
+    """The table has the pause of each change, which depends on what else the machine does."""
     training = TorchrunTraining(torch, directory, wrapping, in_process=True, step_seconds=0.1)
     async with elastic(directory.parent, training) as job:
         await job.until_trains(4)

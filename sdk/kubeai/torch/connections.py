@@ -106,7 +106,7 @@ class Connections:
 
 
 _noted: WeakSet[Connections] = WeakSet()
-"""Those of this process. One that it forks has them, too."""
+"""This process has noted these. A process that it forks has them, too, and drops them."""
 
 
 def _drop_inherited() -> None:

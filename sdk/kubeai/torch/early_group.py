@@ -88,7 +88,7 @@ class EarlyGroup:
             self._connect()
         except (NotFormed, CannotReach):
             pass  # nobody needs it any more, or not all ranks have come
-        except Exception as error:  # noqa: BLE001 - the round forms another group
+        except RuntimeError as error:  # of gloo or the store; the round forms another group
             say_once(f"no early group: {type(error).__name__}: {error}")
 
     def _connect(self) -> None:

@@ -17,7 +17,7 @@ _TOLD_PAUSE = 0.02
 def await_all(  # noqa: PLR0913 - for whom, how, and how long
     store: Any, key: str, size: int, *, seconds: float, is_over: Callable[[], bool], pause: float = 0.0
 ) -> None:
-    """Count this rank under a key, and wait until all are counted. The store wakes nobody.
+    """Count this rank under a key, and wait until all are counted.
 
     Args:
         store: Of the round.
@@ -38,7 +38,7 @@ def await_all(  # noqa: PLR0913 - for whom, how, and how long
             raise NotFormed("a newer round has come")
         if time.monotonic() > end:
             raise NotFormed(f"not all ranks have come within {seconds:g} s")
-        time.sleep(now)
+        time.sleep(now)  # the store wakes nobody when a count grows
         now = min(2 * now, longest)
         counted = store.add(key, 0)
 

@@ -274,6 +274,16 @@ async def test_a_report_that_changes_no_line_costs_no_line(monkeypatch: pytest.M
     assert {agent.line["round"]["store"]["port"] for agent in job.agents.values()} == {5000}
 
 
+async def test_a_line_that_could_not_be_made_is_made_at_the_next_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = training()
+    with monkeypatch.context() as broken:
+        broken.delattr(supervisor.fanout.members, "_message")
+        job.agents[1].says(store=RoundStore(1, "127.0.0.1", 5000))
+    assert job.agents[2].line["round"]["store"]["port"] == 4001
+    job.agents[3].says(ready=1)
+    assert job.agents[2].line["round"]["store"]["port"] == 5000
+
+
 async def test_nothing_follows_a_round_whose_processes_are_restarted() -> None:
     job = training()
     job.train(AGREES)
