@@ -9,15 +9,20 @@ import sys
 import torch.distributed as dist
 from kubeai.torch.decisions import NotFormed, WorkerRound
 from kubeai.torch.group import FormedGroup, form_group, leave_group
+from kubeai.torch.ranks_in_store import await_all
 from kubeai.torchrun.member import RoundStoreAddress
 from kubeai.torchrun.stores import connect
 
 _STEP = 7
+_RANKS = 2
+_SECONDS = 60.0
 
 
 def _formed(port: int, rank: int, number: int, timeout: float) -> FormedGroup:
-    entered = WorkerRound(number, True, rank, 2, "127.0.0.1", port)  # noqa: FBT003 - the fields of a round
-    return form_group(entered, 0, _STEP, early=None, backend="gloo", timeout=timeout, seconds=60, is_over=lambda: False)
+    entered = WorkerRound(number, True, rank, _RANKS, "127.0.0.1", port)  # noqa: FBT003 - the fields of a round
+    return form_group(
+        entered, 0, _STEP, early=None, backend="gloo", timeout=timeout, seconds=_SECONDS, is_over=lambda: False
+    )
 
 
 def _main(port: int, rank: int, has_failed: str) -> None:
@@ -29,7 +34,10 @@ def _main(port: int, rank: int, has_failed: str) -> None:
             _formed(port, rank, 1, timeout=1)
         except NotFormed:
             sys.stdout.write("not formed\n")
-    sys.stdout.write(f"{_formed(port, rank, 2, timeout=15).steps}\n")
+    formed = _formed(port, rank, 2, timeout=15)
+    sys.stdout.write(f"{formed.steps}\n")
+    # Who leaves first takes the other one's connection away, and that one may not have formed its group yet.
+    await_all(formed.store, "formed", _RANKS, seconds=_SECONDS, is_over=lambda: False)
     leave_group(None)
 
 
