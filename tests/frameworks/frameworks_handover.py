@@ -273,7 +273,7 @@ def _backward(built: Built, batch: Batch) -> None:
 def main(build: Callable[[RoundRanks], tuple[dict[str, Any], Built]] = _build) -> None:
     _ME.pause_by_files()
     if _STOPS:
-        init(collective=True)
+        init()
     if _KIND == "stops":
         _slow_down(checkpoint, "save", _STORAGE_SECONDS)
     if _ME.is_told("slow-transfer"):

@@ -25,7 +25,7 @@ def _backward(model: torch.nn.Module, batch: Batch) -> None:
 
 
 def main(directory: str, steps: int) -> None:
-    init(collective=True)
+    init()
     state = Sharded(directory, _build, in_memory_at_stop=True)
     train(state, _backward, samples=_SAMPLES, global_batch=_GLOBAL_BATCH, steps=steps, backend="gloo")
     dist.destroy_process_group()

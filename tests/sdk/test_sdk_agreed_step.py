@@ -106,6 +106,25 @@ def test_ranks_save_at_one_step_and_train_on(supervisor: FakeSupervisor, ranks: 
         assert AGREED.format(stop) in script.output()
 
 
+def test_a_library_says_that_a_save_needs_all_ranks(supervisor: FakeSupervisor, start: Start) -> None:
+    """As `kubeai.torch` does for a sharded state: a script that forgot it would save alone, and hang."""
+    start("""
+        import kubeai.elastic as kubeai
+        from kubeai.elastic.loop import saves_need_all_ranks
+
+        kubeai.init(rank=0)
+        saves_need_all_ranks()
+        import time
+        time.sleep(600)
+    """)
+    said = supervisor.wait_for(lambda: [each for each in _statements(supervisor) if each["collective"]])
+    assert said[-1]["rank"] == 0
+
+
+def _statements(supervisor: FakeSupervisor) -> list[dict[str, object]]:
+    return [*(each.body for each in supervisor.hellos), *supervisor.reports_of("rank")]
+
+
 def test_a_poll_is_answered_with_step_and_pace(supervisor: FakeSupervisor, ranks: Ranks) -> None:
     (script,) = ranks(WORLD_SIZE="1")
     hello = supervisor.hellos[0].body

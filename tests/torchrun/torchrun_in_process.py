@@ -144,7 +144,7 @@ def _train(recorder: Recorder, limits: Limits) -> Any:
 def _main() -> None:
     if _WRAPPING == "late":
         setattr(RoundFile, "following", lambda _: None)  # noqa: B010 - a method of a class
-    kubeai.init(collective=_IS_SHARDED)
+    kubeai.init()
     built = _train(Recorder(), Limits(collective=10.0))
     module = built if _IS_SHARDED else built.module
     whole = get_model_state_dict(module, options=StateDictOptions(full_state_dict=True, cpu_offload=True))

@@ -95,6 +95,13 @@ def asked(step: int) -> tuple[bool, bool]:
     return checkpoint, api.should_stop(step)
 
 
+def saves_need_all_ranks() -> None:
+    """Say so of this process, as `init(collective=True)` does. For libraries that know it without the script."""
+    session = api._session  # noqa: SLF001 - the one session of the process
+    if not session.is_child:
+        session.monitor.set_member(collective=True)
+
+
 def _is_saved(step: int, save: Save, pause: float | None) -> bool:
     """Save and report. Return False after a failure that leaves time for another attempt; otherwise raise it."""
     begun = time.monotonic()

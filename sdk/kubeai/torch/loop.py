@@ -29,7 +29,7 @@ import torch  # type: ignore[import-not-found,unused-ignore]
 import torch.distributed as dist  # type: ignore[import-not-found,unused-ignore]
 from kubeai.elastic import elastic_agent, regroup
 from kubeai.elastic.api import resumed, seconds_left
-from kubeai.elastic.loop import finish_step
+from kubeai.elastic.loop import finish_step, saves_need_all_ranks
 
 from .connections import Connections
 from .decisions import (
@@ -118,6 +118,8 @@ class ElasticLoop(Generic[T]):
         """
         import torch._dynamo  # noqa: F401, PLC0415 - the first step would import it, also while other ranks wait
 
+        if isinstance(self._state, Sharded):
+            saves_need_all_ranks()
         is_over = False
         with _few_objects():
             self._begin()
