@@ -7,7 +7,7 @@ from benchmarks.goodput.oracle import best_by_notices, best_worker_steps
 from benchmarks.goodput.real import Compared
 from benchmarks.results import Figure, ResultTarget, Row, Unit
 from supervisor.goodput.model import GoodputCase, GoodputCosts, Score, groups, possible_steps
-from supervisor.goodput.policies import RESTARTED, SUPERVISOR, scores, with_restarts
+from supervisor.goodput.policies import IN_ROUNDS, RESTARTED, SUPERVISOR, scores, with_restarts
 
 AT_MOST_BEHIND = 0.01
 
@@ -63,17 +63,22 @@ def simulated(case: GoodputCase, costs: GoodputCosts, seed: int) -> Simulated:
 
 def goodput(found: Simulated) -> Row:
     """The goodput of every policy beside the oracle's."""
-    behind = found.share(found.oracle - found.scores[SUPERVISOR].useful)
     by_restarts = found.share(found.restarting_oracle - found.scores[RESTARTED].useful)
-    target = ResultTarget(at_most=AT_MOST_BEHIND, why=_reasons(found))
+    in_process = {"supervisor behind it": SUPERVISOR, "torchrun in process behind it": IN_ROUNDS}
     figures = (
         Figure(label="groups", value=found.groups, unit=Unit.COUNT),
         *_for_each(found, lambda score: found.share(score.useful), Unit.SHARE),
         Figure(label="oracle", value=found.share(found.oracle), unit=Unit.SHARE),
-        Figure(label="supervisor behind it", value=behind, unit=Unit.SHARE, target=target),
+        *(_behind_oracle(found, label, policy) for label, policy in in_process.items()),
         Figure(label="by restarts behind the oracle by restarts", value=by_restarts, unit=Unit.SHARE),
     )
     return Row(case=found.case.name, figures=figures)
+
+
+def _behind_oracle(found: Simulated, label: str, policy: str) -> Figure:
+    behind = found.share(found.oracle - found.scores[policy].useful)
+    target = ResultTarget(at_most=AT_MOST_BEHIND, why=_reasons(found, policy))
+    return Figure(label=label, value=behind, unit=Unit.SHARE, target=target)
 
 
 def behind(found: Simulated) -> Row:
@@ -156,8 +161,8 @@ def _for_each(found: Simulated, value: Callable[[Score], float], unit: Unit) -> 
     return tuple(Figure(label=name, value=value(score), unit=unit) for name, score in found.scores.items())
 
 
-def _unused(found: Simulated) -> Mapping[str, float]:
-    return _labelled(found, SUPERVISOR, _LABELS)
+def _unused(found: Simulated, policy: str = SUPERVISOR) -> Mapping[str, float]:
+    return _labelled(found, policy, _LABELS)
 
 
 def _labelled(found: Simulated, policy: str, labels: Mapping[str, str]) -> Mapping[str, float]:
@@ -165,9 +170,9 @@ def _labelled(found: Simulated, policy: str, labels: Mapping[str, str]) -> Mappi
     return {label: found.share(by_reason[reason]) for reason, label in labels.items()}
 
 
-def _reasons(found: Simulated) -> str:
+def _reasons(found: Simulated, policy: str) -> str:
     """The largest reasons for unused capacity, as a sentence."""
-    largest = sorted(_unused(found).items(), key=lambda item: -item[1])[:2]
+    largest = sorted(_unused(found, policy).items(), key=lambda item: -item[1])[:2]
     named = " and ".join(f"{_percent(share)} ({label})" for label, share in largest)
     oracle = found.share(found.possible - found.oracle)
     return f"of the capacity it does not use {named}; the oracle, {_percent(oracle)} in all."

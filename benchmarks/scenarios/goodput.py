@@ -27,7 +27,7 @@ gone, while there are as many as the job needs.
   node and needs 10 of the recording's up to 24 nodes, otherwise 13 of 16.
 - **Costs**, which are assumptions and the same for all: a step takes 1 s with any number of workers, a checkpoint 5 s,
   a restart of all processes 30 s, a change of hosts within the same processes 2 s. Nobody trains meanwhile. The first
-  start costs nothing, and the process of a new node is ready when the node arrives.
+  start costs nothing, and the process of a new node is ready when the node arrives, except for torchrun in process.
 - **Checkpoints** every 60 s and 600 s: nobody hears of notices. The loss of a node breaks the job, which learns of it
   at once and restarts from the last checkpoint. **Keep-alive**: as with 60 s, but the job learns of it after 15 s.
 - **SIGTERM**: each node asks for its notice every 2 s. After the first SIGTERM all processes save and restart without
@@ -38,12 +38,16 @@ gone, while there are as many as the job needs.
   The ranks agree on the step of a stop; the first stop is at once, because no checkpoint has been timed. If the job
   goes on without the noticed nodes, they train until 16 s before the first of them goes: a margin of 5 s and 11 steps.
   The job takes new nodes in 2 s after their arrival. If a node goes while it trains, 10 steps are lost, which is how
-  often the processes keep their state in memory. **By restarts**: a job of torchrun whose script cannot change within
-  its processes. Its ranks agree on a step, save, and are restarted for the next round; they train until 19 s before the
-  first of the noticed nodes goes: the margin, a checkpoint, 4 s and 5 steps. New nodes join with a change for
-  one that leaves, or when they have waited for as many node-seconds as a restart costs, which the processes measure.
-  **By warm restarts**: the same with kubeai-python, whose restarts for another round are assumed to take 4.5 s, 15 % of
-  the others, as measured with torchrun. The start of all processes after a stop takes 30 s.
+  often the processes keep their state in memory. That is a job of elastic Horovod. **Torchrun in process**: a job of
+  `kubeai.torch` with the whole state in each process. Its ranks agree on a step and enter the next round; they train
+  until 14 s before the first of the noticed nodes goes: the margin, 4 s and 5 steps. The processes of a new node start
+  for 30 s while the others train, and may join in the round in which others leave. **By restarts**: a job of torchrun
+  whose script cannot change within its processes. Its ranks agree on a step, save, and are restarted for the next
+  round; they train until 19 s before the first of the noticed nodes goes: the margin, a checkpoint, 4 s and 5 steps.
+  New nodes join with a change for one that leaves, or when they have waited for as many node-seconds as a restart
+  costs, which the processes measure. **By warm restarts**: the same with kubeai-python, whose restarts for another
+  round are assumed to take 4.5 s, 15 % of the others, as measured with torchrun. The start of all processes after a
+  stop takes 30 s.
 - **Oracle**: it knows every arrival and reclaim from the beginning, uses a node until it is gone, and changes hosts,
   stops and starts at the best moments (exact, by dynamic programming), at the same costs.
 

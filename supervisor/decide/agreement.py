@@ -111,6 +111,17 @@ def seconds_to_save(ranks: Ranks) -> float | None:
     return checkpoint + _STEPS_OF_MARGIN * step + 2 * ROUND_SECONDS
 
 
+def seconds_to_leave(ranks: Ranks) -> float | None:
+    """How long ranks take, at most, until they stand at a step, ready to go on without some; None if that is unknown.
+
+    They save before it, unless they go on in process and each of them has the whole state.
+    """
+    if ranks.collective or not ranks.agree_to(Purpose.REGROUP):
+        return seconds_to_save(ranks)
+    step = ranks.slowest_step
+    return None if step is None else _STEPS_OF_MARGIN * step + 2 * ROUND_SECONDS
+
+
 def poll(s: Situation, purpose: Purpose, began: float | None = None) -> Agreement:
     """Starts a new attempt. `began` is when the first attempt began (Unix seconds; None: this is the first)."""
     # Rounded to the store's precision, so that another supervisor works out the same instants.

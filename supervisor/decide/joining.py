@@ -1,4 +1,4 @@
-"""Decides when further hosts join a run by a restart of its processes, which stops all of them for a while. Pure."""
+"""Decides when further hosts join a run, whose processes all stop for that: for a restart, or a moment. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +13,9 @@ _CHECKPOINT_SECONDS = 5.0
 _START_SECONDS = 30.0
 """Assumed until a process of the job has measured them."""
 
+_CHANGE_SECONDS = 2.0
+"""Assumed of a change in process. It takes 0.3 s with small states, and a few seconds with large ones."""
+
 _READY = " ready; joining costs "
 """Marks the reason of a run for which hosts wait."""
 
@@ -23,8 +26,22 @@ def restart_seconds(costs: ChangeCosts) -> float:
     return checkpoint + (_START_SECONDS if costs.start_seconds is None else costs.start_seconds)
 
 
-def pays_at(s: Situation, workers: int, waiting: Mapping[Host, Instant]) -> float:
-    """When hosts that wait since these instants join a run of `workers` workers, if no host leaves before.
+def join_now(
+    s: Situation, decision: Decision, workers: int, waiting: Mapping[Host, Instant], *, in_process: bool
+) -> bool:
+    """Whether hosts that wait since these instants now join a run of `workers` workers from which no host leaves now.
+
+    In process they do, unless others are to leave soon: if they wait less for that, together, than a change of their
+    own would stop the workers, both are one change. The moment is planned, so there is nothing to be guessed.
+    """
+    if not in_process:
+        return s.reached(_pays_at(s, workers, waiting))
+    leave = decision.window_until
+    return leave is None or not s.reached(leave - workers * _CHANGE_SECONDS / len(waiting))
+
+
+def _pays_at(s: Situation, workers: int, waiting: Mapping[Host, Instant]) -> float:
+    """When they join by a restart.
 
     By then they have waited for as long, together, as their joining stops the workers. A change because of a host that
     leaves takes them in without a stop of its own. As nobody knows when that comes, no rule can promise less than twice

@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection
 from dataclasses import replace
 
-from supervisor.decide.agreement import saved_together, seconds_to_save
+from supervisor.decide.agreement import saved_together, seconds_to_leave
 from supervisor.decide.grant import most_workers, takes_any_size, usable_workers
 from supervisor.decide.policy import doubled
 from supervisor.decide.reasons import DRILL, announced, be, count, following, minimum, named, requested, running, unused
@@ -238,13 +238,7 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
     """Collects the noticed hosts of a group, and excludes all of them in one change at the end of its window."""
     until = _window_end(s, pending)
     if not s.reached(until):
-        waiting = _settled(s, before)
-        if waiting.phase is before.phase and before.window_until == until:
-            return before  # Otherwise each notice of a group of twenty would cost a write without new information.
-        reason = "training on all hosts until shortly before."
-        if until <= s.now + s.policy.window_seconds:
-            reason = "waiting a moment for further notices of the same group."
-        return replace(waiting, window_until=until, reason=f"{announced(pending, s.facts.notices)}; {reason}")
+        return _training_on(s, before, pending, until)
     remaining = before.hosts - before.exclusions - s.noticed
     size = len(remaining) if s.facts.members else usable_workers(len(remaining), s.job.spec)
     kept = s.facts.ranking.best(remaining, size)
@@ -259,6 +253,23 @@ def _collected(s: Situation, before: Decision, pending: frozenset[Host]) -> Deci
         window_until=None,
         reason=reason,
     )
+
+
+def _training_on(s: Situation, before: Decision, pending: frozenset[Host], until: float) -> Decision:
+    """Waits for the end of a group's window. A round may take others in meanwhile, or together with the leave."""
+    waiting, lists_hosts = _settled(s, before), s.job.spec.can(Capability.MAKES_HOSTS)
+    if s.facts.members and waiting.phase is Phase.RUNNING and not lists_hosts:
+        waiting = _grown(s, waiting)
+    if waiting.phase is before.phase and waiting.hosts == before.hosts and waiting.window_until == until:
+        # Otherwise each notice of a group of twenty would cost a write without new information.
+        return replace(before, capacity_since=waiting.capacity_since)
+    reason = "training on all hosts until shortly before."
+    if until <= s.now + s.policy.window_seconds:
+        reason = "waiting a moment for further notices of the same group."
+    reason = f"{announced(pending, s.facts.notices)}; {reason}"
+    if waiting.hosts != before.hosts:
+        reason = f"{reason} {waiting.reason}"
+    return replace(waiting, window_until=until, reason=reason)
 
 
 def _window_end(s: Situation, pending: Collection[Host]) -> float:
@@ -282,8 +293,8 @@ def _window_end(s: Situation, pending: Collection[Host]) -> float:
         return complete
     step = ranks.slowest_step
     to_leave = None if step is None else _STEPS_OF_MARGIN * step
-    # Members of a torchrun job read no list: their ranks agree on a step, and may save after it.
-    needed = seconds_to_save(ranks) if s.facts.members else to_leave
+    # Members of a torchrun job read no list: their ranks agree on a step, and some save after it.
+    needed = seconds_to_leave(ranks) if s.facts.members else to_leave
     last, decided = min(known) - policy.margin_seconds - (needed or 0.0), s.previous.window_until
     if decided is not None and complete < decided <= last:
         # A new end would cost a write. After a restart, the processes first have to say again how long a step takes.

@@ -92,8 +92,8 @@ class Policy:
         bool,
         Meta(
             description="If further hosts join a job only by a restart of all its processes, they join when another "
-            "host leaves, or once they have waited for as long, together, as the restart stops the others. false: at "
-            "once."
+            "host leaves, or once they have waited for as long, together, as the restart stops the others. In process "
+            "they only wait for others that are about to leave. false: at once."
         ),
     ] = True
     stop_timeout_seconds: Annotated[

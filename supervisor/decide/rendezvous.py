@@ -5,7 +5,7 @@ and hold outside any collective; only then is the next round decided, so that no
 If a member is lost, or time is up, the next round is decided at once; a checkpoint that rank 0 is writing is awaited.
 
 Processes that can enter a round without a restart do so. A new member then starts its own processes first, and joins
-when those are ready. Members never leave and join in one such round.
+when those are ready, also while others leave. After a loss, those that are left first go on without others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from supervisor.decide.agreement import NoAgreement, committed, negotiated, with_agreement
 from supervisor.decide.grant import usable_workers
-from supervisor.decide.joining import gathered, pays_at, without_gathering
+from supervisor.decide.joining import gathered, join_now, without_gathering
 from supervisor.decide.rank_order import RankedHost, next_order
 from supervisor.decide.situation import RETURN_SECONDS, Member, Situation
 from supervisor.decide.stopping import awaited_until
@@ -67,18 +67,16 @@ def with_round(s: Situation, decision: Decision) -> Decision:
     change = _change(s, decision, present)
     if not change.members or change.hosts == present.hosts or _is_being_entered(s, present):
         return _without_agreement(without_gathering(decision, present.run))
-    waiting = _waiting(s, present, change)
-    if waiting and not s.reached(pays_at(s, len(present.hosts), waiting)):
-        return _without_agreement(gathered(s, decision, len(present.hosts), waiting))
+    waiting, workers = _waiting(s, present, change), len(present.hosts)
+    if waiting and not join_now(s, decision, workers, waiting, in_process=change.in_process):
+        decision = _without_agreement(decision)
+        return decision if change.in_process else gathered(s, decision, workers, waiting)
     return _agreed(s, decision, present, change)
 
 
 def _waiting(s: Situation, present: Round, change: MemberChange) -> Mapping[Host, Instant]:
-    """The hosts that a change by a restart would only add, and since when they wait; none if it has another reason.
-
-    In process, a change costs hardly anything, and never has hosts leave and join at once.
-    """
-    if not s.policy.weigh_joins or change.in_process or not set(present.hosts) <= set(change.hosts):
+    """The hosts that a change would only add, and since when they wait; none if it has another reason."""
+    if not s.policy.weigh_joins or not set(present.hosts) <= set(change.hosts):
         return {}
     members = s.facts.members.by_host
     return {host: max(members[host].since, present.since) for host in change.hosts if host not in present.hosts}
@@ -183,7 +181,7 @@ def _change(s: Situation, decision: Decision, present: Round) -> MemberChange:
     outside = _outside(s, decision, present.hosts)
     if _regroups(s, present):
         unhurt = [(h, each) for h, each in staying if each.member in present.members and not _has_failed(each, present)]
-        joining = [(host, each) for host, each in outside if each.started] if len(unhurt) == len(present.hosts) else []
+        joining = [(host, each) for host, each in outside if each.started] if _is_intact(s, present) else []
         regrouped = _sized(s, [*unhurt, *joining])
         if regrouped:
             return MemberChange(regrouped, in_process=True)
@@ -237,6 +235,12 @@ def _misses(s: Situation, present: Round) -> bool:
     """Whether a member is not connected, or another member is connected on its host."""
     found = [s.facts.members.by_host.get(host) for host in present.hosts]
     return any(each is None or each.member != name for name, each in zip(present.members, found, strict=True))
+
+
+def _is_intact(s: Situation, present: Round) -> bool:
+    """Whether all members of the round are there and train, also those that are about to leave it."""
+    members = s.facts.members.by_host
+    return not _misses(s, present) and not any(_has_failed(members[host], present) for host in present.hosts)
 
 
 def _has_failed(member: Member, present: Round) -> bool:

@@ -216,7 +216,7 @@ def measured_costs(spans: Sequence[WantedSpan]) -> tuple[GoodputCosts, Sequence[
         last = {"step": costs.step_seconds, "checkpoint": costs.checkpoint_seconds, "restart": costs.start_seconds}
         found |= {name: seconds for name, seconds in last.items() if seconds}
     in_process = bool(spans) and spans[-1].in_process
-    return GoodputCosts(**found, in_process=in_process), [name for name in MEASURES if name in found]
+    return GoodputCosts(**found, in_process=in_process, in_rounds=False), [name for name in MEASURES if name in found]
 
 
 def work(cases: Sequence[GoodputCase]) -> int:

@@ -18,6 +18,8 @@ class GoodputCosts:
         change: From the last step with some hosts to the first one with others, in the same processes.
         restart: From a start of all processes to their first step, from the last checkpoint.
         in_process: Whether the processes survive a change.
+        in_rounds: Whether hosts then change in rounds of torchrun, in which some may join while others leave, and after
+            a start of their own. Otherwise they change as with elastic Horovod. By restarts there are always rounds.
         save_every: Training between two checkpoints that a job saves without a notice; None if it saves none.
     """
 
@@ -26,6 +28,7 @@ class GoodputCosts:
     change: float = 2.0
     restart: float = 30.0
     in_process: bool = True
+    in_rounds: bool = False
     save_every: float | None = None
 
 

@@ -13,6 +13,7 @@ from supervisor.goodput.supervised import supervised
 SUPERVISOR = "supervisor"
 RESTARTED = "supervisor, by restarts"
 WARM = "supervisor, by warm restarts"
+IN_ROUNDS = "supervisor, torchrun in process"
 
 WARM_SHARE = 0.15
 """The pause of a restart with workers that are forks of a template, by that with workers that are started: 0.09 to 0.17
@@ -66,6 +67,7 @@ def scores(case: GoodputCase, costs: GoodputCosts, seed: int) -> Mapping[str, Sc
         **{name: restarting(case, costs, each, seed) for name, each in habits.items()},
         RESTARTED: supervised(case, with_restarts(costs), seed),
         WARM: supervised(case, with_warm_restarts(costs), seed),
+        IN_ROUNDS: supervised(case, replace(costs, in_rounds=True), seed),
         SUPERVISOR: supervised(case, costs, seed),
     }
 

@@ -53,13 +53,12 @@ _CONNECTED = (
 class RingOfProcesses:
     """The processes of one run after another. `present` are the hosts that exist, which the simulation changes."""
 
-    purposes = frozenset({Purpose.STOP})
-
     def __init__(
         self, case: GoodputCase, costs: GoodputCosts, delays: Delays, line: CapacityTimeline, present: AbstractSet[Host]
     ) -> None:
         self._least, self._costs, self._delays = case.least, costs, delays
         self._line, self._present = line, present
+        self.purposes = frozenset({Purpose.STOP})
         self.training = GoodputTraining(costs.step)
         self.state = ProcessesState.DOWN
         self.hosts: AbstractSet[Host] = frozenset()

@@ -35,9 +35,10 @@ class _SupervisedJob:
         self._chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
         self._line = CapacityTimeline()
         self._present = {Host(node) for node in case.schedule.present}
-        framework = Framework.HOROVOD if costs.in_process else Framework.TORCHRUN
+        in_rounds = costs.in_rounds or not costs.in_process
+        framework = Framework.TORCHRUN if in_rounds else Framework.HOROVOD
         self._decider = Decider(case, framework, self._present, self._line.now, policy)
-        ring = RingOfProcesses if costs.in_process else RingOfMembers
+        ring = RingOfMembers if in_rounds else RingOfProcesses
         self._ring = ring(case, costs, delays, self._line, self._present)
         self._launcher = _Launcher(self._ring, self._line, delays, self._chance)
         self._unused: defaultdict[str, float] = defaultdict(float)

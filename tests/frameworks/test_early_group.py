@@ -49,6 +49,24 @@ def test_a_round_that_was_foretold_begins_with_the_connections_that_were_made(fr
     _assert_as_alone(rounds, "c", tmp_path)
 
 
+@pytest.mark.brief
+@pytest.mark.parametrize("is_foretold", [True, False])
+def test_one_leaves_and_another_joins_in_one_round(frameworks: Path, tmp_path: Path, *, is_foretold: bool) -> None:
+    """The one that joins is the new rank 0, and gets its state from one that stays."""
+    with Rounds(frameworks, tmp_path / "elastic", "exact", _STEPS) as rounds:
+        rounds.start("a", "b", "d")
+        rounds.until_ready()
+        rounds.start("c", joins=True)
+        rounds.until_step(rounds.step_of("a") + 3)
+        if is_foretold:
+            rounds.foretell("c", "b", "d")
+        rounds.regroup("c", "b", "d")
+        rounds.finish("c", "b", "d")
+    assert _groups(rounds, "c") == [is_foretold]
+    assert _groups(rounds, "b") == _groups(rounds, "d") == [False, is_foretold]
+    _assert_as_alone(rounds, "c", tmp_path)
+
+
 def test_a_round_that_was_not_foretold_forms_its_own_group(frameworks: Path, tmp_path: Path) -> None:
     """Other members, another order, or a process that has died and whose successor has no part of the connections."""
     with Rounds(frameworks, tmp_path / "elastic", "exact", _STEPS) as rounds:

@@ -1,5 +1,6 @@
 """In process with the backend `kubeai`: what happens to a job's hosts, while no process of another host restarts."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ _COPIED_EVERY, _UNDER_WAY = 5, 2
 """The script has a copy after so many steps, and makes so many more, at most, while one is on its way."""
 
 _CHANGES_EACH = 5
+
+_LEAD, _EARLIEST = 40.0, 20.0
+"""Seconds. The margin, two rounds of messages and five steps are 10; a step takes longer on a busy machine."""
 
 
 @pytest.fixture
@@ -129,6 +133,21 @@ async def test_losses_cost_a_sharded_training_no_more_than_the_steps_since_its_l
         job.thaw("node4")
         await scenes.costs_nothing(job, "host thawed", 4)
         assert_not_restarted(job, "node1", "node2")
+        await assert_as_alone(job, directory.parent, await job.finish())
+
+
+@pytest.mark.brief
+async def test_a_host_trains_until_shortly_before_it_goes(torch: Torch, directory: Path, scenes: Scenes) -> None:
+    """Its processes have the whole state and save nothing, so no time of a checkpoint has to be known for that."""
+    training = TorchrunTraining(torch, directory, in_process=True, step_seconds=0.1)
+    async with elastic(directory.parent, training, {"JOB_SUPERVISOR_JUST_IN_TIME": "true"}) as job:
+        await job.until_trains(4)
+        job.announce("node2", lead=_LEAD)
+        gone = time.time() + _LEAD
+        await scenes.costs_nothing(job, "announced leave, just in time", 3)
+        last = max(one.at for one in job.records() if one.host == "node2")
+        assert gone - _EARLIEST < last < gone
+        assert_not_restarted(job, *HOSTS)
         await assert_as_alone(job, directory.parent, await job.finish())
 
 

@@ -62,11 +62,11 @@ class ElasticTorchrun(TorchrunJob):
     def tail(self) -> str:
         return self.job.child.tail()
 
-    def announce(self, *hosts: str) -> None:
-        """Announce that hosts will be reclaimed, all of them together."""
+    def announce(self, *hosts: str, lead: float = LEAD) -> None:
+        """Announce that hosts will be reclaimed after `lead` seconds, all of them together."""
         self.begin()
         for host in hosts:
-            self.world.provider.notice(Node(host), time.time() + LEAD, "-".join(hosts))
+            self.world.provider.notice(Node(host), time.time() + lead, "-".join(hosts))
 
     def withdraw(self, *hosts: str) -> None:
         """Withdraw that."""

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import ChangeCosts
-from tests.supervisor.decide.decide_builders import T0
+from tests.supervisor.decide.decide_builders import T0, notice, noticed
 from tests.supervisor.decide.test_decide_rendezvous import HOSTS, RendezvousWorld
 
 MEASURED = ChangeCosts(checkpoint_seconds=2.0, start_seconds=8.0)
@@ -59,6 +59,39 @@ def test_hosts_that_wait_join_with_the_change_for_one_that_leaves() -> None:
     world.settle(1.0)
     assert set(world.held.hosts) == {*HOSTS[2:]}
     assert len(world.rounds) == before + 1
+
+
+def _leaving(world: RendezvousWorld, left: float) -> float:
+    """Two other hosts are to go after so many seconds; returns when the run is to go on without them."""
+    world.notices |= noticed(*(notice(int(host[1:]), left=left, seen=T0 + world.now) for host in HOSTS[:2]))
+    world.settle(0.1)
+    assert world.job.decision.window_until is not None
+    return world.job.decision.window_until - T0
+
+
+def test_hosts_that_are_ready_join_in_process_with_the_others_that_leave_soon() -> None:
+    """One change stops the run instead of two: until then the two wait for less than their own change would cost."""
+    world = _shrunk("in process")
+    before, leave = len(world.rounds), _leaving(world, 60.0)
+    world.now = leave - 3.0
+    _returned(world, 2.0)
+    assert {*world.held.hosts} == {*HOSTS[:4]}
+    world.now = leave
+    world.settle(2.0)
+    assert {*world.held.hosts} == {*HOSTS[2:]}
+    assert [each.in_process for each in world.rounds[before:]] == [True]
+
+
+def test_hosts_that_are_ready_do_not_wait_long_for_others_that_leave() -> None:
+    world = _shrunk("in process")
+    before, leave = len(world.rounds), _leaving(world, 60.0)
+    at = _returned(world, 5.0)
+    assert {*world.held.hosts} == {*HOSTS}
+    assert world.held.since - T0 - at < 2.0
+    world.now = leave
+    world.settle(2.0)
+    assert {*world.held.hosts} == {*HOSTS[2:]}
+    assert [each.in_process for each in world.rounds[before:]] == [True, True]
 
 
 @pytest.mark.parametrize(("mode", "policy"), [("in process", Policy()), ("restart", Policy(weigh_joins=False))])

@@ -1,12 +1,14 @@
 """Hosts that a run can do without train until shortly before they go, if it is known how long leaving them takes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from supervisor.decide.policy import Policy
 from supervisor.decide.ranks import Ranks, RankState
 from supervisor.decide.situation import JobFacts, Member, Members
+from supervisor.domain.agreement import Purpose
 from supervisor.domain.ids import Host
 from supervisor.domain.job import Phase, SupervisedJob
 from supervisor.domain.notice import NoticeClass, ReclaimNotice
@@ -113,12 +115,47 @@ def test_otherwise_hosts_are_excluded_as_soon_as_the_group_is_complete(facts: Jo
     assert decide(job, facts, 1.25, policy).job.decision.exclusions == hosts(*(int(host[1:]) for host in facts.notices))
 
 
-@pytest.mark.parametrize(("checkpoint", "at"), [(None, 1.25), (20.0, 300.0 - 5.0 - 4.0 - 20.0 - 5 * _STEP)])
-def test_members_of_a_rendezvous_agree_and_save_before_they_leave(checkpoint: float | None, at: float) -> None:
-    """That takes two rounds of messages, four steps and a checkpoint, and a step more keeps the end stable."""
+_WITHOUT_A_SAVE = 300.0 - 5.0 - 4.0 - 5 * _STEP
+"""Two rounds of messages and four steps before the margin; a step more keeps the end stable."""
+
+
+def _in_rounds(facts: JobFacts, **rank: Any) -> JobFacts:
+    """The same job as one of elastic agents, in which each rank is `rank`."""
     members = {host: Member(member=host, since=T0, processes=1, address="10.0.0.1") for host in first(6)}
-    facts = replace(_stepping(notice(6), checkpoint=checkpoint), members=Members(members))
+    states = tuple(replace(state, **rank) for state in facts.ranks.states)
+    return replace(facts, ranks=Ranks(states), members=Members(members))
+
+
+@pytest.mark.parametrize(("checkpoint", "at"), [(None, 1.25), (20.0, _WITHOUT_A_SAVE - 20.0)])
+def test_members_of_a_rendezvous_agree_and_save_before_they_leave(checkpoint: float | None, at: float) -> None:
+    facts = _in_rounds(_stepping(notice(6), checkpoint=checkpoint))
     assert decide(running_job(), facts).job.decision.window_until == T0 + at
+
+
+@pytest.mark.parametrize(("collective", "at"), [(False, _WITHOUT_A_SAVE), (True, 1.25)])
+def test_processes_that_go_on_with_the_whole_state_save_nothing_before_others_leave(
+    *, collective: bool, at: float
+) -> None:
+    """Nobody has ever timed a checkpoint of theirs. If each has a part of it, they may have to save it."""
+    facts = _in_rounds(_stepping(notice(6)), purposes=frozenset({Purpose.REGROUP}), collective=collective)
+    assert decide(running_job(), facts).job.decision.window_until == T0 + at
+
+
+def test_members_are_taken_in_while_others_train_until_they_go() -> None:
+    """So their processes start before the next round, which both may share. Elastic Horovod keeps them apart."""
+    facts = replace(_stepping(notice(6)), granted=hosts(7))
+    in_rounds = _in_rounds(facts, purposes=frozenset({Purpose.REGROUP}))
+    for given, joined in ((facts, hosts()), (in_rounds, hosts(7))):
+        job = running_job()
+        listed = replace(job.observed, hosts=first(7))
+        for seconds in (0, 10, 20):
+            job = decide(replace(job, observed=listed), given, seconds).job
+        assert job.decision.hosts == first(6) | joined
+        assert job.decision.window_until is not None
+    assert job.decision.reason == (
+        "n6 will be reclaimed, says metadata; training on all hosts until shortly before. n7 joined; now 7 hosts."
+    )
+    assert decide(job, in_rounds, 21).job.decision == job.decision
 
 
 def test_a_shrink_ends_while_the_next_group_is_still_used() -> None:
