@@ -218,8 +218,9 @@ async def _answer(process: asyncio.subprocess.Process, given: EncodedJobs) -> by
     """Writes to a process, and reads what it writes, to its end."""
     if process.stdin is None or process.stdout is None:
         raise ComparisonError("the process that simulates has no pipes")
-    process.stdin.write(given)  # The process reads all of it first: nobody has to read from it meanwhile.
-    process.stdin.close()
+    if not process.stdin.is_closing():  # It is once the process has ended, such as killed for want of memory.
+        process.stdin.write(given)  # The process reads all of it first: nobody has to read from it meanwhile.
+        process.stdin.close()
     try:
         await process.stdout.readexactly(_MAX_BYTES + 1)
     except asyncio.IncompleteReadError as error:  # All of it was read.

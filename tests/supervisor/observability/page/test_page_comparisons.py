@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -243,6 +244,24 @@ async def test_a_process_that_takes_too_long_is_killed(monkeypatch: pytest.Monke
         await simulate_apart(GIVEN)
     [pid] = started
     assert _is_gone(pid)
+
+
+async def test_a_process_that_is_killed_before_anything_is_written_to_it_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its pipe is closed then, and uvloop refuses to write to it, with an error of no process."""
+    start = asyncio.create_subprocess_exec
+
+    async def started(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*arguments, **options)
+        assert process.stdin is not None
+        await until(process.stdin.is_closing, "its pipe is closed")
+        return process
+
+    await _started(monkeypatch, tmp_path, "kill -9 $$")
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    with pytest.raises(ComparisonError, match="was killed"):
+        await simulate_apart(GIVEN)
 
 
 async def test_the_process_has_the_lowest_priority_and_ends_with_the_supervisor(
