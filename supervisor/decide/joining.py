@@ -41,7 +41,7 @@ def join_now(
 
 
 def _pays_at(s: Situation, workers: int, waiting: Mapping[Host, Instant]) -> float:
-    """When they join by a restart.
+    """When hosts that wait since these instants join by a restart, if no host leaves before.
 
     By then they have waited for as long, together, as their joining stops the workers. A change because of a host that
     leaves takes them in without a stop of its own. As nobody knows when that comes, no rule can promise less than twice
