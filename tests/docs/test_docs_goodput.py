@@ -16,7 +16,7 @@ _POLICIES = (
     "SIGTERM, poll of 2 s",
     "supervisor, by restarts",
     "supervisor, by warm restarts",
-    "supervisor",
+    "supervisor, torchrun in process",
     "oracle",
 )
 _ROW = re.compile(r"^\|[^|]+((?:\| \d+\.\d % ){6})\|$", re.MULTILINE)
