@@ -239,7 +239,8 @@ class Rounds:
         process = self._leaving[name]
 
         def is_frozen() -> bool:
-            return any(_is_frozen(line["pid"]) for line in self.recorded(name)[-1:] if line["event"] == "struck")
+            # A thread that sends the signal to its own process may record some points more before all of it stops.
+            return any(_is_frozen(line["pid"]) for line in self.recorded(name) if line["event"] == "struck")
 
         self.until(lambda: process.poll() is not None or is_frozen(), f"struck: {name}")
 
