@@ -130,8 +130,9 @@ def restarts(found: Simulated) -> Row:
 
 def unused(found: Simulated) -> Row:
     """Where the supervisor's goodput is lost, and how much no policy could have used."""
+    by_reason = _labelled(found, SUPERVISOR, _LABELS)
     figures = (
-        *(Figure(label=label, value=value, unit=Unit.SHARE) for label, value in _unused(found).items()),
+        *(Figure(label=label, value=value, unit=Unit.SHARE) for label, value in by_reason.items()),
         Figure(label="together", value=found.share(found.possible - found.scores[SUPERVISOR].useful), unit=Unit.SHARE),
         Figure(label="oracle, together", value=found.share(found.possible - found.oracle), unit=Unit.SHARE),
     )
@@ -161,10 +162,6 @@ def _for_each(found: Simulated, value: Callable[[Score], float], unit: Unit) -> 
     return tuple(Figure(label=name, value=value(score), unit=unit) for name, score in found.scores.items())
 
 
-def _unused(found: Simulated, policy: str = SUPERVISOR) -> Mapping[str, float]:
-    return _labelled(found, policy, _LABELS)
-
-
 def _labelled(found: Simulated, policy: str, labels: Mapping[str, str]) -> Mapping[str, float]:
     by_reason = asdict(found.scores[policy].unused)
     return {label: found.share(by_reason[reason]) for reason, label in labels.items()}
@@ -172,7 +169,7 @@ def _labelled(found: Simulated, policy: str, labels: Mapping[str, str]) -> Mappi
 
 def _reasons(found: Simulated, policy: str) -> str:
     """The largest reasons for unused capacity, as a sentence."""
-    largest = sorted(_unused(found, policy).items(), key=lambda item: -item[1])[:2]
+    largest = sorted(_labelled(found, policy, _LABELS).items(), key=lambda item: -item[1])[:2]
     named = " and ".join(f"{_percent(share)} ({label})" for label, share in largest)
     oracle = found.share(found.possible - found.oracle)
     return f"of the capacity it does not use {named}; the oracle, {_percent(oracle)} in all."

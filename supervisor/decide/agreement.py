@@ -105,19 +105,21 @@ def just_in_time(s: Situation) -> float | None:
 
 def seconds_to_save(ranks: Ranks) -> float | None:
     """How long ranks take, at most, to agree on a step, reach it, and save after it; None if that is unknown."""
-    step, checkpoint = ranks.slowest_step, ranks.slowest_checkpoint
-    if step is None or checkpoint is None:
-        return None
-    return checkpoint + _STEPS_OF_MARGIN * step + 2 * ROUND_SECONDS
+    checkpoint, stand = ranks.slowest_checkpoint, _seconds_to_stand(ranks)
+    return None if checkpoint is None or stand is None else checkpoint + stand
 
 
 def seconds_to_leave(ranks: Ranks) -> float | None:
-    """How long ranks take, at most, until they stand at a step, ready to go on without some; None if that is unknown.
+    """How long ranks take, at most, until they are ready to go on without some of them; None if that is unknown.
 
     They save before it, unless they go on in process and each of them has the whole state.
     """
-    if ranks.collective or not ranks.agree_to(Purpose.REGROUP):
-        return seconds_to_save(ranks)
+    is_whole = ranks.agree_to(Purpose.REGROUP) and not ranks.collective
+    return _seconds_to_stand(ranks) if is_whole else seconds_to_save(ranks)
+
+
+def _seconds_to_stand(ranks: Ranks) -> float | None:
+    """How long ranks take, at most, to agree on a step and reach it; None if that is unknown."""
     step = ranks.slowest_step
     return None if step is None else _STEPS_OF_MARGIN * step + 2 * ROUND_SECONDS
 

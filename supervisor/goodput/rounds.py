@@ -131,7 +131,7 @@ class RingOfMembers(RingOfProcesses):
 
     @property
     def _seconds_to_start(self) -> float:
-        """Those of a run's first round start as usual. The later ones may start warm: `costs` says what it costs."""
+        """How long processes start: as usual in a run's first round, and as long as `costs` says in a later one."""
         if not self._round or self._costs.in_process:
             return self._costs.restart
         return self._costs.change - self._costs.checkpoint

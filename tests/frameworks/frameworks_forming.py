@@ -36,7 +36,7 @@ def _main(port: int, rank: int, has_failed: str) -> None:
             sys.stdout.write("not formed\n")
     formed = _formed(port, rank, 2, timeout=15)
     sys.stdout.write(f"{formed.steps}\n")
-    # Who leaves first takes the other one's connection away, and that one may not have formed its group yet.
+    # A rank that leaves closes its connections, and the other rank may not have formed its group yet.
     await_all(formed.store, "formed", _RANKS, seconds=_SECONDS, is_over=lambda: False)
     leave_group(None)
 

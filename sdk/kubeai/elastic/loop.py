@@ -96,7 +96,7 @@ def asked(step: int) -> tuple[bool, bool]:
 
 
 def saves_need_all_ranks() -> None:
-    """Say so of this process, as `init(collective=True)` does. For libraries that know it without the script."""
+    """Say that a save needs all ranks, as `init(collective=True)` does. A library calls it that knows its state."""
     session = api._session  # noqa: SLF001 - the one session of the process
     if not session.is_child:
         session.monitor.set_member(collective=True)

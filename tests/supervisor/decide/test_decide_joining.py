@@ -70,7 +70,7 @@ def _leaving(world: RendezvousWorld, left: float) -> float:
 
 
 def test_hosts_that_are_ready_join_in_process_with_the_others_that_leave_soon() -> None:
-    """One change stops the run instead of two: until then the two wait for less than their own change would cost."""
+    """They wait for less time, together, than a change of their own would stop the others. So the run stops once."""
     world = _shrunk("in process")
     before, leave = len(world.rounds), _leaving(world, 60.0)
     world.now = leave - 3.0
