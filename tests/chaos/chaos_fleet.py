@@ -98,6 +98,11 @@ class ChaosJobPlan:
     route: Route
     shared: bool = False
 
+    @property
+    def streams(self) -> int:
+        """How many streams its processes have."""
+        return len(self.hosts) * (1 if self.shared else self.each)
+
 
 class NoticedNode:
     """The agent of a node."""
@@ -325,6 +330,12 @@ class ChaosFleet:
         if "internal" not in {each["code"] for each in (await self.status())["refused"]}:
             return ""
         return self.one.said_of("internal") or "a fault is counted, but none is logged"
+
+    @property
+    def calls(self) -> int:
+        """How many HTTP calls are open while all are connected: of launchers, and of processes that have not ended."""
+        jobs = {job for each in self._processes for job in each.jobs}
+        return len(self.launchers) + sum(plan.streams for plan in self.plans if plan.name in jobs)
 
     def plan_of(self, host: str) -> ChaosJobPlan:
         return self._plans_of[host]

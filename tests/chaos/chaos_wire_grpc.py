@@ -37,13 +37,11 @@ class _GrpcStream:
     async def serve(self, messages: AsyncIterator[bytes], context: Any) -> None:
         """The client's side."""
         reading = asyncio.create_task(self._read(messages))
-        writing = asyncio.create_task(self._write(context))
         try:
-            await asyncio.wait((writing, self._cut), return_when=asyncio.FIRST_COMPLETED)
+            await self._write(context)
         finally:
-            for task in (reading, writing):
-                task.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
             self.up.put(None)
         code, details = (grpc.StatusCode.UNAVAILABLE, "the connection broke") if self._cut.done() else self.status
         if code is not grpc.StatusCode.OK:
@@ -55,8 +53,22 @@ class _GrpcStream:
         self.up.put(None)
 
     async def _write(self, context: Any) -> None:
-        while (message := await self.down.take()) is not None:
+        """Writes until the supervisor's stream ends or this one is cut.
+
+        A write that has begun is finished: gRPC sends no status after a first write that was cancelled, and the client
+        would hold an open stream on which nobody speaks.
+        """
+        while (message := await self._taken()) is not None:
             await context.write(message)
+
+    async def _taken(self) -> bytes | None:
+        """Returns the next message to the client; None at the end, and once the stream is cut."""
+        taking = asyncio.create_task(self.down.take())
+        try:
+            await asyncio.wait((taking, self._cut), return_when=asyncio.FIRST_COMPLETED)
+            return None if self._cut.done() else taking.result()
+        finally:
+            taking.cancel()
 
     async def carry_on(self, target: str, credentials: grpc.ChannelCredentials) -> None:
         """The supervisor's side, which may outlive the client's."""

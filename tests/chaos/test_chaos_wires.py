@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 from random import Random
@@ -14,7 +14,7 @@ import pytest
 from benchmarks.harness.decisions import decisions
 from tests.chaos.chaos_fleet import ChaosFleet, ChaosLauncher, ChaosSize, fleet
 from tests.chaos.chaos_witness import WITNESS_FILE, WitnessedHold, held
-from tests.testkit.waiting import until
+from tests.testkit.waiting import NotYet, until
 
 _BRIEF = ChaosSize(nodes=200, jobs=10, each=5)
 _LONG = ChaosSize(nodes=1000, jobs=20, each=8)
@@ -25,6 +25,9 @@ _LONG_SEEDS = (1, 2, 3)
 _FALSE_ALARMS = 20
 _COMMAND = ("tests.chaos.chaos_witness", "supervisor", "serve")
 _LOOK_SECONDS = 0.25
+_OF_AGENTS = ("_schedule_rpc_coro", "_AgentStream._read_messages")
+_OF_CALLS = ("RequestHandler.start", "RequestHandler._handle_request")
+"""The supervisor's tasks for each agent, and for each HTTP call."""
 _POOLED_THREADS = 6
 """gRPC starts and ends threads as it needs them."""
 _MAX_BYTES = 24 * 1024 * 1024
@@ -47,16 +50,16 @@ async def test_reclaims_come_and_go_through_faulty_wires(
     monkeypatch.setenv(WITNESS_FILE, str(observer))
     async with fleet(tmp_path, size, _COMMAND) as one:
         await one.start()
-        witness = _Witness(one.one.process.pid, observer)
-        calm = await witness.look()
+        witness = _Witness(one, observer)
+        calm = await witness.connected()
         scene = _WireScene(one, Random(seed), seconds)  # noqa: S311 - to be repeated
         await scene.reclaims()
         await scene.withdrawals()
         # By now pools and allocators have grown as far as faults make them.
-        grown = await witness.as_few_as(calm)
+        grown = await witness.connected(no_more_than=calm)
         await scene.false_alarms()
         # A stream that is just ending is some 60 objects, and one that has begun anew holds a directive of its own.
-        after = await witness.as_few_as(replace(calm, tasks=grown.tasks))
+        after = await witness.connected(no_more_than=calm)
         processes = len(one.received())
         assert after.threads - calm.threads < _POOLED_THREADS
         assert after.objects - grown.objects < _MAX_OBJECTS * _FAULTS + processes
@@ -68,22 +71,32 @@ async def test_reclaims_come_and_go_through_faulty_wires(
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
-    """What the supervisor holds."""
+    """What the supervisor of a fleet holds."""
 
-    pid: int
+    fleet: ChaosFleet
     file: Path
 
-    async def look(self) -> WitnessedHold:
-        return await held(self.pid, self.file)
+    async def connected(self, *, no_more_than: WitnessedHold | None = None) -> WitnessedHold:
+        """Waits until it serves each peer once, and has no other task and no descriptor more than earlier."""
+        agents, calls = len(self.fleet.nodes), self.fleet.calls
+        streams = Counter(dict.fromkeys(_OF_AGENTS, agents) | dict.fromkeys(_OF_CALLS, calls))
 
-    async def as_few_as(self, before: WitnessedHold) -> WitnessedHold:
-        """Waits until it has no task and no descriptor more than before."""
+        async def look() -> WitnessedHold:
+            now = await held(self.fleet.one.process.pid, self.file)
+            earlier = no_more_than or now
+            expected = Counter({**earlier.tasks, **streams})
+            more, missing = now.tasks - expected, streams - now.tasks
+            descriptors = _beside_streams(now) - _beside_streams(earlier)
+            if more or missing or descriptors > 0:
+                raise NotYet(more, missing, descriptors)
+            return now
 
-        async def so() -> WitnessedHold | None:
-            now = await self.look()
-            return None if now.tasks - before.tasks or now.descriptors > before.descriptors else now
+        return await until(look, "each peer is served once, and nothing is left over", every=0.5)
 
-        return await until(so, "no more tasks and descriptors than before", every=0.5) or before
+
+def _beside_streams(hold: WitnessedHold) -> int:
+    """The descriptors that are not those of streams, of which each has one."""
+    return hold.descriptors - hold.tasks[_OF_AGENTS[0]] - hold.tasks[_OF_CALLS[0]]
 
 
 class _WireScene:
