@@ -14,7 +14,7 @@ _START_SECONDS = 30.0
 """Assumed until a process of the job has measured them."""
 
 _CHANGE_SECONDS = 2.0
-"""Assumed of a change in process. It takes 0.3 s with small states, and a few seconds with large ones."""
+"""Assumed of a change in process until one was measured: 0.3 s with small states, and a few seconds with large ones."""
 
 _READY = " ready; joining costs "
 """Marks the reason of a run for which hosts wait."""
@@ -24,6 +24,11 @@ def restart_seconds(costs: ChangeCosts) -> float:
     """How long a change of hosts by a restart stops a run: for a checkpoint, and for the start of all processes."""
     checkpoint = _CHECKPOINT_SECONDS if costs.checkpoint_seconds is None else costs.checkpoint_seconds
     return checkpoint + (_START_SECONDS if costs.start_seconds is None else costs.start_seconds)
+
+
+def _seconds_in_process(costs: ChangeCosts) -> float:
+    """How long a change of hosts in process stops a run."""
+    return _CHANGE_SECONDS if costs.change_seconds is None else costs.change_seconds
 
 
 def join_now(
@@ -37,7 +42,8 @@ def join_now(
     if not in_process:
         return s.reached(_pays_at(s, workers, waiting))
     leave = decision.window_until
-    return leave is None or not s.reached(leave - workers * _CHANGE_SECONDS / len(waiting))
+    stop = workers * _seconds_in_process(s.facts.ranks.costs)
+    return leave is None or not s.reached(leave - stop / len(waiting))
 
 
 def _pays_at(s: Situation, workers: int, waiting: Mapping[Host, Instant]) -> float:

@@ -1,6 +1,6 @@
 """Defines the connected processes of a run, and their last statements about agreed steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -23,6 +23,7 @@ class RankState:
         epoch: The highest epoch that it has heard of.
         step_seconds: The shortest time between two steps.
         start_seconds: How long it took from the start of the process to its first step.
+        change_seconds: How long it took to enter its round in process, from one step to the next.
         checkpoint_seconds: How long its slowest recent checkpoint took.
         unread_seconds: For how long it has not asked whether to stop, as of its last answer.
         answer: Its last answer.
@@ -37,6 +38,7 @@ class RankState:
     epoch: int = 0
     step_seconds: float | None = None
     start_seconds: float | None = None
+    change_seconds: float | None = None
     checkpoint_seconds: float | None = None
     unread_seconds: float | None = None
     answer: StepAnswer | None = None
@@ -45,15 +47,17 @@ class RankState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeCosts:
-    """How long the slowest process of a job takes for what a change of hosts by a restart consists of; None is unknown.
+    """How long the slowest process of a job takes for what a change of hosts consists of; None is unknown.
 
     Attributes:
-        checkpoint_seconds: To save a checkpoint.
+        checkpoint_seconds: To save a checkpoint, before a restart.
         start_seconds: From the start of a process to its first step.
+        change_seconds: To enter another round in process, from one step to the next.
     """
 
     checkpoint_seconds: float | None = None
     start_seconds: float | None = None
+    change_seconds: float | None = None
 
 
 NO_COSTS = ChangeCosts()
@@ -76,11 +80,11 @@ class Ranks:
     @cached_property
     def costs(self) -> ChangeCosts:
         """What the slowest process measures, or what earlier processes have measured."""
-        saves = (each.checkpoint_seconds for each in self.states if each.checkpoint_seconds is not None)
-        starts = (each.start_seconds for each in self.states if each.start_seconds is not None)
+        known, states = self.known_costs, self.states
         return ChangeCosts(
-            checkpoint_seconds=max(saves, default=self.known_costs.checkpoint_seconds),
-            start_seconds=max(starts, default=self.known_costs.start_seconds),
+            checkpoint_seconds=_slowest((each.checkpoint_seconds for each in states), known.checkpoint_seconds),
+            start_seconds=_slowest((each.start_seconds for each in states), known.start_seconds),
+            change_seconds=_slowest((each.change_seconds for each in states), known.change_seconds),
         )
 
     def agree_to(self, purpose: Purpose) -> bool:
@@ -146,7 +150,7 @@ class Ranks:
     @property
     def unread_seconds(self) -> float | None:
         """The longest time for which a process has not asked whether to stop; None if no process knows."""
-        return max((each.unread_seconds for each in self.states if each.unread_seconds is not None), default=None)
+        return _slowest(each.unread_seconds for each in self.states)
 
     @property
     def slowest_checkpoint(self) -> float | None:
@@ -156,10 +160,15 @@ class Ranks:
     @property
     def slowest_step(self) -> float | None:
         """The seconds that a step of the slowest process takes; None if no process knows."""
-        return max((each.step_seconds for each in self.states if each.step_seconds is not None), default=None)
+        return _slowest(each.step_seconds for each in self.states)
 
 
 NO_RANKS = Ranks()
+
+
+def _slowest(seconds: Iterable[float | None], otherwise: float | None = None) -> float | None:
+    """Returns the longest of the times that are known."""
+    return max((each for each in seconds if each is not None), default=otherwise)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Statement:
     world_size: int | None = None
     step_seconds: float | None = None
     start_seconds: float | None = None
+    change_seconds: float | None = None
     epoch: int = 0
 
 
@@ -92,6 +93,7 @@ class RankStates:
             world_size=state.world_size if statement.world_size is None else statement.world_size,
             step_seconds=statement.step_seconds or state.step_seconds,
             start_seconds=statement.start_seconds or state.start_seconds,
+            change_seconds=statement.change_seconds or state.change_seconds,
             epoch=max(state.epoch, statement.epoch),
         )
         job.states[worker.process] = changed

@@ -76,6 +76,7 @@ class RingOfProcesses:
         self._answer: StepAnswer | None = None
         self._acknowledged = 0
         self._checkpoint_seconds: float | None = None
+        self._change_seconds: float | None = None
 
     # What the launcher does.
 
@@ -135,6 +136,7 @@ class RingOfProcesses:
             world_size=1,
             step_seconds=self._costs.step,
             start_seconds=self._start_seconds,
+            change_seconds=self._change_seconds,
             checkpoint_seconds=self._checkpoint_seconds,
             answer=self._answer,
             acknowledged=self._acknowledged,

@@ -112,6 +112,7 @@ class RingOfMembers(RingOfProcesses):
         is_first = not self.changes and not self._has_trained
         if following.in_process:
             state, seconds = ProcessesState.CHANGING, self._costs.change
+            self._change_seconds = seconds
         else:
             # Without an agreed step nothing has been saved.
             self.lost += self.training.roll_back()

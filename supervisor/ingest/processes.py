@@ -87,6 +87,7 @@ class ProcessMessage(PrintableBody, frozen=True, kw_only=True):
     world_size: Annotated[int, Meta(ge=1, le=65536)] | None = None
     step_seconds: Seconds | None = None
     start_seconds: Seconds | None = None
+    change_seconds: Seconds | None = None
     step: Step | None = None
 
     def statement(self, held: HeldAgreement | None = None) -> Statement:
@@ -97,6 +98,7 @@ class ProcessMessage(PrintableBody, frozen=True, kw_only=True):
             world_size=self.world_size,
             step_seconds=pace(self.step_seconds),
             start_seconds=self.start_seconds,
+            change_seconds=self.change_seconds,
             epoch=0 if held is None else held.epoch,
         )
 

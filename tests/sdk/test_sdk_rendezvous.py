@@ -234,10 +234,11 @@ REGROUPING = """
         print(f"step {step}.")
         if regroup.should_regroup(step):
             print(f"pauses at {step},", kubeai.check_alive(), kubeai.directive().kind.value)
-            time.sleep(0.1)
-            if os.environ["RANK"] == "0":
-                kubeai.checkpoint_saved(step)
-            regroup.report_holding()
+            with regroup.changing():
+                time.sleep(0.1)
+                if os.environ["RANK"] == "0":
+                    kubeai.checkpoint_saved(step)
+                regroup.report_holding()
     print(f"stops at {step}.")
     kubeai.exit_for_resume()
 """
@@ -249,8 +250,17 @@ def _holding(supervisor: FakeSupervisor) -> int:
     )
 
 
+def _change_seconds(supervisor: FakeSupervisor) -> dict[int, float]:
+    """What each rank that knows it has said last about the time of a change."""
+    reports = supervisor.reports_of("rank")
+    return {report["rank"]: report["change_seconds"] for report in reports if report["change_seconds"] is not None}
+
+
 def test_ranks_pause_at_one_step_and_go_on(supervisor: FakeSupervisor, start: Start) -> None:
-    """Again and again; no directive changes, and rank 0's checkpoint is known before it holds."""
+    """Again and again; no directive changes, and rank 0's checkpoint is known before it holds.
+
+    They say how long that took, as the supervisor weighs it.
+    """
     scripts = [start(REGROUPING, RANK=str(rank), **ROUND) for rank in range(2)]
     for script in scripts:
         script.wait_for_line("step 3.")
@@ -260,6 +270,8 @@ def test_ranks_pause_at_one_step_and_go_on(supervisor: FakeSupervisor, start: St
         steps.append(supervisor.agree(2, purpose="regroup", epoch=epoch))
         supervisor.wait_for(lambda: _holding(supervisor) == 2 * len(steps))
         supervisor.direct()
+    supervisor.wait_for(lambda: len(_change_seconds(supervisor)) == 2)
+    assert all(0.1 <= seconds < 60 for seconds in _change_seconds(supervisor).values())
     stopped = supervisor.agree(2, epoch=301)
     for script in scripts:
         script.wait_for_line(f"stops at {stopped}.")

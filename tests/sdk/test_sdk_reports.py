@@ -40,13 +40,14 @@ def test_a_changed_rank_is_reported(supervisor: FakeSupervisor, start: Start, tm
     assert hellos[0]["revision"] < reports[0]["revision"] == hellos[1]["revision"] < reports[1]["revision"]
 
 
-def test_only_a_step_that_takes_much_longer_or_less_is_news() -> None:
-    """Each change is a report of every rank."""
-    monitor, known = Monitor(), []
+def test_only_a_step_or_a_change_that_takes_much_longer_or_less_is_news() -> None:
+    """Each change of them is a report of every rank."""
+    monitor, known = Monitor(), list[tuple[float | None, float | None]]()
     for seconds in (None, 1.0, 1.2, 0.8, 1.6, None, 1.3, 1.0):
-        monitor.learn_step_seconds(seconds)
-        known.append(monitor.member.step_seconds)
-    assert known == [None, 1.0, 1.0, 1.0, 1.6, 1.6, 1.6, 1.0]
+        monitor.time.change_seconds = seconds
+        monitor.learn_pace(seconds)
+        known.append((monitor.member.step_seconds, monitor.member.change_seconds))
+    assert known == [(each, each) for each in (None, 1.0, 1.0, 1.0, 1.6, 1.6, 1.6, 1.0)]
 
 
 def _answers(monitor: Monitor) -> tuple[str, int] | None:

@@ -88,6 +88,35 @@ def test_a_process_that_makes_no_step_says_nothing_of_that_time() -> None:
     assert process.told(3720.0).seconds == 3710.0  # type: ignore[union-attr]
 
 
+def test_an_agreed_change_of_rounds_is_measured() -> None:
+    """What is saved at that step would be saved without a change as well. A loss takes as long as nobody notices it."""
+    process = ProcessTime(born=0.0)
+    process.finished(1, 1.0)
+    process.spend(Spending.CHANGING, 9.0)  # a rank was lost
+    process.finished(1, 10.0)
+    process.finished(2, 10.1)
+    assert process.change_seconds is None
+    process.spend(Spending.SAVING, 4.0)
+    process.spend(Spending.AGREEING, 0.25)
+    process.spend(Spending.CHANGING, 0.5)
+    process.spend(Spending.CHANGING, 0.125)
+    process.finished(3, 15.0)
+    assert process.change_seconds == 0.875
+    process.spend(Spending.AGREEING, 0.1)  # a checkpoint of all ranks
+    process.finished(4, 15.2)
+    assert process.change_seconds == 0.875
+
+
+def test_a_change_is_measured_although_no_sample_saw_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is sampled twice a second, and a change may take less."""
+    monitor = Monitor()
+    for step in (10, 20):
+        monkeypatch.setattr(gates, "_step", step)
+        monitor.spend(Spending.AGREEING, 0.25)
+        monitor.spend(Spending.CHANGING, 0.125)
+        assert monitor.time.change_seconds == (None if step == 10 else 0.375)
+
+
 def test_a_save_in_the_background_is_no_time_without_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = Monitor()
     monitor.set_rank(0)

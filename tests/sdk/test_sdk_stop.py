@@ -33,6 +33,7 @@ def test_a_stopped_script_saves_says_so_is_held_and_exits_255(
         "collective": False,
         "step_seconds": None,
         "start_seconds": None,
+        "change_seconds": None,
         "revision": 1,
         "checkpoint_seconds": None,
     }

@@ -188,9 +188,9 @@ class ProcessReportKind(str, Enum):
 class RankMember:
     """The place of this process among the ranks of its job, and how it can stop with them.
 
-    `step_seconds` is about how long a step takes, and `start_seconds` how long it took from the start of the process to
-    its first step, both None if that is unknown. `revision` grows with each change, as two
-    threads report: the supervisor takes no older place than it has.
+    `step_seconds` is about how long a step takes, `start_seconds` how long it took from the start of the process to its
+    first step, and `change_seconds` how long it takes to enter another round in process, all None if that is unknown.
+    `revision` grows with each change, as two threads report: the supervisor takes no older place than it has.
     """
 
     rank: int | None = None
@@ -199,6 +199,7 @@ class RankMember:
     collective: bool = False
     step_seconds: float | None = None
     start_seconds: float | None = None
+    change_seconds: float | None = None
     revision: int = 0
 
     def fields(self) -> dict[str, Any]:
@@ -210,6 +211,7 @@ class RankMember:
             "collective": self.collective,
             "step_seconds": self.step_seconds,
             "start_seconds": self.start_seconds,
+            "change_seconds": self.change_seconds,
             "revision": self.revision,
         }
 

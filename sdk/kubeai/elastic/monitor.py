@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _FIRST_RANK_SECONDS = 1.0  # without a rank in the hello, the supervisor would briefly not know rank 0
 _MAX_NOTICES = 64  # queued while a callback is running; the oldest are dropped
 _NO_STOP = 0  # the generation of a report that answers no stop
-_NEWS = 1.5  # a step takes so many times as long as before, or as short
+_NEWS = 1.5  # a step or a change takes so many times as long as before, or as short
 
 NO_DIRECTIVE = Directive(DirectiveKind.RUN, job="", run=0, generation=0, reason="no directive received yet")
 
@@ -324,11 +324,16 @@ class Monitor:
                 self._wake()
             self.set_member(rank=rank, world_size=world_size)
 
-    def learn_step_seconds(self, seconds: float | None) -> None:
-        """Record how long a step takes. Each change is a report, so changes that matter to no decision are left out."""
-        known = self.member.step_seconds
-        if seconds is not None and (known is None or not known / _NEWS < seconds < known * _NEWS):
-            self.set_member(step_seconds=seconds)
+    def learn_pace(self, step_seconds: float | None) -> None:
+        """Record how long a step takes, and a change of rounds.
+
+        Each change of them is a report, so those that matter to no decision are left out.
+        """
+        with self._changed:
+            for name, seconds in (("step_seconds", step_seconds), ("change_seconds", self.time.change_seconds)):
+                known = getattr(self.member, name)
+                if seconds is not None and (known is None or not known / _NEWS < seconds < known * _NEWS):
+                    self.set_member(**{name: seconds})
 
     def join(self, purpose: StepPurpose) -> None:
         """Record that the script has called the function of `purpose` with a step."""
@@ -395,6 +400,9 @@ class Monitor:
     def spend(self, spending: Spending, seconds: float) -> None:
         """Record that seconds which have just passed were spent on something else than steps."""
         with self._changed:
+            step = gates.finished_steps()
+            if step is not None:  # No sample may have seen it yet.
+                self.time.finished(step, time.monotonic() - seconds)
             self.time.spend(spending, seconds)
 
     def stop_at(self, step: int) -> None:

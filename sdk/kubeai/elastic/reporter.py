@@ -154,7 +154,7 @@ class AgreementReplies:
             self._has_started = True
             self._monitor.set_member(start_seconds=seconds_since_start())
         pace = self._timer.sample(step, now)
-        self._monitor.learn_step_seconds(pace.step_seconds)
+        self._monitor.learn_pace(pace.step_seconds)
         return pace
 
     def _watch(self, pace: TrainingPace, now: float) -> None:

@@ -30,6 +30,10 @@ class Spending(str, Enum):
     """It has left one round, and not entered the next one yet."""
 
 
+_OF_A_CHANGE = frozenset({Spending.AGREEING, Spending.CHANGING})
+"""What an agreed change of rounds consists of. After a loss the ranks agree on no step before they change."""
+
+
 def seconds_since_start() -> float | None:
     """Return the age of this process. None where the kernel does not tell it."""
     try:
@@ -78,9 +82,14 @@ class ProcessTime:
 
     Args:
         born: When the process was started.
+
+    Attributes:
+        change_seconds: How long its last agreed change of rounds took: it has waited for the other ranks, and entered
+            the next round. A checkpoint that was due at the same step is no part of that. None before the first.
     """
 
     born: float
+    change_seconds: float | None = None
     _stopped_at: float | None = None
     _spent: dict[Spending, float] = field(default_factory=dict)
     _first: int | None = None
@@ -88,7 +97,7 @@ class ProcessTime:
     _highest: int = 0
     _made: int = 0
     _stepped_at: float = 0.0
-    _since: float = 0.0  # spent on something else since then
+    _since: dict[Spending, float] = field(default_factory=dict)  # spent on something else since then
 
     @classmethod
     def of_this_process(cls) -> ProcessTime:
@@ -103,7 +112,9 @@ class ProcessTime:
     def finished(self, step: int, now: float) -> None:
         """Record that so many steps are finished. A lower number than before is that of a state before."""
         if step != self._step:
-            self._stepped_at, self._since = now if self._stopped_at is None else min(now, self._stopped_at), 0.0
+            if self._since.keys() >= _OF_A_CHANGE:
+                self.change_seconds = round(sum(self._since[part] for part in _OF_A_CHANGE), 3)
+            self._stepped_at, self._since = now if self._stopped_at is None else min(now, self._stopped_at), {}
         if self._step is None:
             self._first = step if self._first is None else min(self._first, step)
             self._made = step - self._first
@@ -116,7 +127,7 @@ class ProcessTime:
         """Add seconds that have just passed. Before the first step they are part of the start."""
         if self._stopped_at is None and self._step is not None:
             self._spent[spending] = self._spent.get(spending, 0.0) + seconds
-            self._since += seconds
+            self._since[spending] = self._since.get(spending, 0.0) + seconds
 
     def stop(self, now: float) -> None:
         """Record that the process has to stop: the supervisor knows what its job does from now on."""
@@ -129,5 +140,5 @@ class ProcessTime:
             return None
         until = time.monotonic() if now is None else now
         until = until if self._stopped_at is None else min(until, self._stopped_at)
-        seconds = max(0.0, min(until, self._stepped_at + self._since) - self.born)
+        seconds = max(0.0, min(until, self._stepped_at + sum(self._since.values())) - self.born)
         return TimeSpent(seconds, dict(self._spent), self._first, self._highest, self._made)

@@ -69,23 +69,28 @@ def _leaving(world: RendezvousWorld, left: float) -> float:
     return world.job.decision.window_until - T0
 
 
-def test_hosts_that_are_ready_join_in_process_with_the_others_that_leave_soon() -> None:
+@pytest.mark.parametrize(("costs", "before"), [(ChangeCosts(), 3.0), (ChangeCosts(change_seconds=10.0), 18.0)])
+def test_hosts_that_are_ready_join_in_process_with_the_others_that_leave_soon(
+    costs: ChangeCosts, before: float
+) -> None:
     """They wait for less time, together, than a change of their own would stop the others. So the run stops once."""
-    world = _shrunk("in process")
-    before, leave = len(world.rounds), _leaving(world, 60.0)
-    world.now = leave - 3.0
+    world = _shrunk("in process", costs)
+    rounds, leave = len(world.rounds), _leaving(world, 60.0)
+    world.now = leave - before
     _returned(world, 2.0)
     assert {*world.held.hosts} == {*HOSTS[:4]}
     world.now = leave
     world.settle(2.0)
     assert {*world.held.hosts} == {*HOSTS[2:]}
-    assert [each.in_process for each in world.rounds[before:]] == [True]
+    assert [each.in_process for each in world.rounds[rounds:]] == [True]
 
 
-def test_hosts_that_are_ready_do_not_wait_long_for_others_that_leave() -> None:
-    world = _shrunk("in process")
+@pytest.mark.parametrize(("costs", "early"), [(ChangeCosts(), 20.0), (ChangeCosts(change_seconds=0.2), 3.0)])
+def test_hosts_that_are_ready_do_not_wait_long_for_others_that_leave(costs: ChangeCosts, early: float) -> None:
+    world = _shrunk("in process", costs)
     before, leave = len(world.rounds), _leaving(world, 60.0)
-    at = _returned(world, 5.0)
+    world.now = leave - early
+    at = _returned(world, 2.0)
     assert {*world.held.hosts} == {*HOSTS}
     assert world.held.since - T0 - at < 2.0
     world.now = leave

@@ -164,12 +164,12 @@ def test_the_time_of_a_step_is_known_before_anybody_asks(scene: _Scene) -> None:
     assert scene.asked == 0
 
 
-def test_what_a_restart_costs_is_known_after_the_processes_that_measured_it_are_gone(scene: _Scene) -> None:
+def test_what_a_change_costs_is_known_after_the_processes_that_measured_it_are_gone(scene: _Scene) -> None:
     """The next processes have saved nothing yet, in the next round as in the next run."""
     answer = StepAnswer(epoch=1, at_step=None, kind=AnswerKind.DECLINED, step=100, at=T0)
-    scene.ranks.put_statement(scene.workers[0], Statement(start_seconds=7.0))
+    scene.ranks.put_statement(scene.workers[0], Statement(start_seconds=7.0, change_seconds=0.3))
     scene.ranks.answered(scene.workers[1], answer, Measurements(checkpoint_seconds=3.0))
-    costs = ChangeCosts(checkpoint_seconds=3.0, start_seconds=7.0)
+    costs = ChangeCosts(checkpoint_seconds=3.0, start_seconds=7.0, change_seconds=0.3)
     assert scene.ranks.of(JOB, 1).costs == costs
     scene.workers = {0: Worker("later", JOB, 2, Host("n1"), 0)}
     scene.ranks.put_statement(scene.workers[0], replace(AGREES, start_seconds=9.0))

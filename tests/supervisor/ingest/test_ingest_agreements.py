@@ -20,8 +20,14 @@ def test_a_pace_that_no_step_has_is_unknown(written: str, read: float | None) ->
     assert (report.statement().step_seconds, answered[1].step_seconds) == (read, read)
 
 
+def test_a_process_states_what_it_has_measured() -> None:
+    stated = _read('"start_seconds": 7.5, "change_seconds": 0.25').statement()
+    assert (stated.start_seconds, stated.change_seconds) == (7.5, 0.25)
+
+
 @pytest.mark.parametrize(
-    "field", ['"step_seconds": 1e300', '"step_seconds": -1', '"world_size": 65537', '"epoch": 1e20']
+    "field",
+    ['"step_seconds": 1e300', '"step_seconds": -1', '"change_seconds": 1e9', '"world_size": 65537', '"epoch": 1e20'],
 )
 def test_a_number_beyond_its_bound_is_refused(field: str) -> None:
     with pytest.raises(msgspec.ValidationError):
