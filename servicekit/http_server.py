@@ -1,8 +1,8 @@
 """Serves HTTP: connections with deadlines, the server for probes, and a `Server` header without versions.
 
 aiohttp itself waits for ever for a request that never comes. Here a connection always has a deadline, except while its
-answer is a stream. While it is open or idle, the deadline is for a complete head; after that, for the rest of the
-request and its answer. No byte in between extends it.
+answer is a stream: first for a complete head, after that for the rest of the request and its answer, and then for the
+first byte of a further request, with which it begins anew. No other byte extends it.
 """
 
 import asyncio
@@ -104,7 +104,8 @@ class GuardedConnection(asyncio.Protocol):
             self._drop(Drop.TOO_MANY)
         else:
             if self._on_timeout is Drop.IDLE:
-                self._on_timeout = Drop.NO_REQUEST
+                # A busy loop may read a request at the very end of an idle time, and begin it after that.
+                self._arm(Drop.NO_REQUEST)
             self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -141,10 +142,7 @@ class GuardedConnection(asyncio.Protocol):
     def _arm(self, on_timeout: Drop) -> None:
         self.disarm()
         self._on_timeout = on_timeout
-        # The reason is looked up at the end: a first byte makes an idle connection one without a complete request.
-        self._deadline = asyncio.get_running_loop().call_later(
-            self._timeout_seconds, lambda: self._drop(self._on_timeout)
-        )
+        self._deadline = asyncio.get_running_loop().call_later(self._timeout_seconds, self._drop, on_timeout)
 
     def disarm(self) -> None:
         """Removes the deadline."""

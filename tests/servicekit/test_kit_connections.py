@@ -201,6 +201,19 @@ async def test_honest_requests_share_a_connection(guarded: Guarded) -> None:
     assert guarded.dropped == {}
 
 
+async def test_a_further_request_has_as_much_time_as_the_first(guarded: Guarded) -> None:
+    """However long the connection was idle before: its peer does not know how long it may be."""
+    async with guarded.connected() as (reader, writer):
+        writer.write(GET)
+        await reader.readuntil(b"\r\n\r\n0")
+        await asyncio.sleep(PATIENCE * 0.7)
+        writer.write(GET[:20])
+        await asyncio.sleep(PATIENCE * 0.6)
+        writer.write(GET[20:])
+        await reader.readuntil(b"\r\n\r\n0")
+    assert guarded.dropped == {}
+
+
 async def test_garbage_is_answered_and_ended(guarded: Guarded) -> None:
     async with guarded.connected() as (reader, writer):
         writer.write(b"\x16\x03\x01garbage\r\n\r\n")

@@ -9,6 +9,9 @@ import aiohttp
 
 from tests.testkit.waiting import until
 
+_IDLE_SECONDS = 5.0
+"""Half as long as the supervisor keeps such a connection."""
+
 
 class TlsConnector(aiohttp.TCPConnector):
     """A connector that also closes the connections of cancelled requests."""
@@ -16,7 +19,8 @@ class TlsConnector(aiohttp.TCPConnector):
     def __init__(self, trusted: ssl.SSLContext | None) -> None:
         self._sockets = weakref.WeakSet[socket.socket]()
         # Each peer keeps a stream open: of aiohttp's hundred connections, later peers would wait for one for ever.
-        super().__init__(ssl=trusted or True, socket_factory=self._opened, limit=0)
+        # An idle connection is left before the supervisor does that, which may be when a request is on its way.
+        super().__init__(ssl=trusted or True, socket_factory=self._opened, limit=0, keepalive_timeout=_IDLE_SECONDS)
 
     async def close(self, *, abort_ssl: bool = False) -> None:
         await super().close(abort_ssl=abort_ssl)
