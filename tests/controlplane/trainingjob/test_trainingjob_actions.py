@@ -270,6 +270,7 @@ async def test_a_job_that_is_suspended_and_resumed_at_once_is_resumed(
     """Its operator deletes the pods and notes the suspension after the annotation has gone, from an older copy."""
     annotations = {**OPTED_IN, f"{PREFIX}max-wait-time": "20"}
     async with running_job(2, annotations=annotations) as supervised:
+        await jobs.phase("bert", "Running")  # as the operator writes, perhaps after the supervisor has seen the pods
         await jobs.write_status("bert", {"phase": "Suspended"})
         for pod in names("bert", range(2)):
             await jobs.delete_pod(pod)
