@@ -1,5 +1,6 @@
 """Stops all ranks of a job at a step that a test chooses, or rank 0 alone, or while their supervisor is killed."""
 
+import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,21 @@ _HANG_SECONDS = 20.0
 """A save of these jobs takes less than a second."""
 
 
-async def stop_at(root: Path, script: FrameworksScript, step: int) -> None:
+async def stop_at(root: Path, script: FrameworksScript, step: int, *, waiting: Path | None = None) -> None:
     """Start the job, stop it at this step, and wait until all of its ranks have saved and exited.
+
+    If `waiting` is given, the stop is told once the job has made that file, and waits until it is removed.
 
     The step has to be some way beyond the first one: until a rank has asked once, a stop is not one at an agreed step.
     Steps are what the integration counts, with batches of evaluations.
     """
     with faked(root, script) as job:
         await job.until_step(2)
+        if waiting is not None:
+            await until(waiting.exists, job.child.tail, seconds=RUN_SECONDS)
         job.supervisor.commit(1, step)
+        if waiting is not None:
+            await asyncio.to_thread(waiting.unlink)
         await until(lambda: not job.child.running or _all_saved(job, step), job.child.tail, seconds=RUN_SECONDS)
         assert await job.end(RUN_SECONDS) != 0
         assert _all_saved(job, step), job.child.tail()

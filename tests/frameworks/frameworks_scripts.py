@@ -15,11 +15,18 @@ def torchtitan_llama(home: Path, root: Path, steps: int, *more: str) -> Framewor
     return _with_stand_ins("torchtitan_on_cpu.py", home, example("torchtitan_llama.py"), root / "outputs", steps, *more)
 
 
-def trl_sft(home: Path, root: Path, steps: int, processes: int = 2) -> FrameworksScript:
-    """A script of TRL, which writes nothing outside `root`."""
-    arguments = (str(root / "checkpoints"), str(steps))
+def torchtitan_validating(home: Path, root: Path, steps: int, *more: str) -> FrameworksScript:
+    """The same with validations."""
+    return _with_stand_ins(
+        "torchtitan_on_cpu.py", home, _here("torchtitan_validating.py"), root / "outputs", steps, *more
+    )
+
+
+def trl_sft(home: Path, root: Path, steps: int, *more: str) -> FrameworksScript:
+    """A script of TRL with two processes, which writes nothing outside `root`."""
+    arguments = (str(root / "checkpoints"), str(steps), *more)
     variables = {"HF_HOME": str(root / "huggingface")}
-    return FrameworksScript(home, _here("trl_sft.py"), arguments, processes, variables=variables)
+    return FrameworksScript(home, _here("trl_sft.py"), arguments, 2, variables=variables)
 
 
 def _with_stand_ins(

@@ -127,7 +127,14 @@ ALL = (
         has_evaluations=True,
         proofs={
             _EXACT: Proof("yes", "test_trl.py::test_a_stop_loses_no_step_and_changes_no_bit"),
+            _EVALUATION: Proof(_BIT_BY_BIT, "test_trl.py::test_a_stop_in_an_evaluation_changes_no_bit"),
+            _APART: Proof(
+                "nothing hangs, resumes from the last checkpoint",
+                "test_trl.py::test_with_a_rank_that_cannot_agree_nothing_hangs",
+            ),
+            _KILLED: Proof(_BIT_BY_BIT, "test_trl.py::test_a_supervisor_killed_in_mid_agreement_loses_no_step"),
             _RANKS: Proof("at the same step", "test_trl.py::test_the_next_run_has_another_number_of_ranks"),
+            _CONTROL: Proof("steps lost", "test_trl.py::test_without_an_agreement_steps_are_lost"),
         },
     ),
     FrameworkSupport(
@@ -264,6 +271,9 @@ ALL = (
         has_evaluations=True,
         proofs={
             _EXACT: Proof("yes", "test_torchtitan.py::test_all_ranks_stop_at_one_step_and_resume_exactly"),
+            _EVALUATION: Proof(
+                "after it, bit by bit", "test_torchtitan.py::test_a_stop_that_comes_in_a_validation_changes_no_loss"
+            ),
             _APART: Proof(
                 "nothing hangs, resumes from the last checkpoint",
                 "test_torchtitan.py::test_with_a_rank_that_cannot_agree_nothing_hangs",

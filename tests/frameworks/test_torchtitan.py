@@ -10,7 +10,7 @@ import pytest
 from simulator.cloud.process import TooLate
 from tests.frameworks.frameworks_losses import Curve, assert_goes_on_exactly, numbers, steps_of
 from tests.frameworks.frameworks_scenes import stop_at, suspend_past_a_killed_supervisor
-from tests.frameworks.frameworks_scripts import torchtitan_llama
+from tests.frameworks.frameworks_scripts import torchtitan_llama, torchtitan_validating
 from tests.frameworks.frameworks_world import RUN_SECONDS, FrameworksScript, faked, run_alone, training
 
 pytestmark = pytest.mark.timeout(900)
@@ -42,6 +42,17 @@ async def test_all_ranks_stop_at_one_step_and_resume_exactly(
     async with training(tmp_path, _script(torchtitan, tmp_path, *more)) as job:
         await job.suspend_and_resume(step=10)
         assert_goes_on_exactly(whole, await job.finish())
+
+
+@pytest.mark.long
+async def test_a_stop_that_comes_in_a_validation_changes_no_loss(torchtitan: Path, tmp_path: Path) -> None:
+    """It waits for the end of the validation, as no step ends before."""
+    waiting, alone = tmp_path / "waiting", tmp_path / "whole"
+    whole = await run_alone(alone, torchtitan_validating(torchtitan, alone, _STEPS))
+    await stop_at(tmp_path, torchtitan_validating(torchtitan, tmp_path, _STEPS, str(waiting)), step=23, waiting=waiting)
+    with faked(tmp_path, torchtitan_validating(torchtitan, tmp_path, _STEPS), run=2) as second:
+        assert await second.child.wait(RUN_SECONDS) == 0, second.child.tail()
+        assert_goes_on_exactly(whole, second.curves())
 
 
 @pytest.mark.long
