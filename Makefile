@@ -66,7 +66,7 @@ test-frameworks: $(INSTALLED) ## Run jobs of the real training frameworks with s
 	$(BIN)/python -m pytest tests/frameworks $(ARGS)
 
 test-frameworks-oldest: $(INSTALLED) ## The same with the oldest versions that are supported
-	-@$(BIN)/python -m tests.frameworks.frameworks_installation oldest fsdp2
+	-@$(BIN)/python -m tests.frameworks.frameworks_installation oldest fsdp2 jax-oldest tensorflow-oldest trl-oldest
 	FRAMEWORKS_ENVIRONMENT=oldest $(BIN)/python -m pytest tests/frameworks $(ARGS)
 
 test-torchrun: $(INSTALLED) ## Lose and regain hosts of jobs under the real torchrun, of two versions, beside its own backend (short form: ARGS="-m brief")
@@ -279,10 +279,13 @@ lock: $(INSTALLED) ## Pin every package with its hashes again (names, versions a
 	$(LOCK) --no-deps requirements/fsdp2-oldest.in -o requirements/fsdp2-oldest.txt
 	$(LOCK) --no-deps requirements/torchrun.in -o requirements/torchrun.txt
 	$(LOCK) $(ARGS) requirements/jax.in -o requirements/jax.txt
+	$(LOCK) requirements/jax-oldest.in -o requirements/jax-oldest.txt
 	$(LOCK) $(ARGS) requirements/tensorflow.in -o requirements/tensorflow.txt
+	$(LOCK) requirements/tensorflow-oldest.in -o requirements/tensorflow-oldest.txt
 	$(LOCK) --no-deps requirements/megatron.in -o requirements/megatron.txt
 	$(LOCK) --no-deps requirements/torchtitan.in -o requirements/torchtitan.txt
 	$(LOCK) --no-deps requirements/trl.in -o requirements/trl.txt
+	$(LOCK) --no-deps requirements/trl-oldest.in -o requirements/trl-oldest.txt
 	$(LOCK) --no-deps $(ARGS) requirements/ray.in -o requirements/ray.txt
 	printf 'setuptools\nwheel\n' | $(LOCK) --no-deps -c requirements/frameworks.txt - -o requirements/frameworks-build.txt
 

@@ -15,16 +15,20 @@ from tests.frameworks.frameworks_installation import (
     TRL,
     FrameworksEnvironment,
     FrameworksNotInstallable,
+    chosen,
     installed,
 )
 from tests.frameworks.frameworks_rounds import BACKEND, DEVICE
 from tests.testkit.torches import ForeignTorch
 
+_WITH_OLDEST = {"frameworks", "fsdp2", "jax", "tensorflow", "trl"}
+"""The fixtures that give the oldest versions if these are wanted."""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what has nothing to do with the oldest versions: it has an environment of its own, or none."""
     if CHOSEN is OLDEST:
-        others = [item for item in items if not {"frameworks", "fsdp2"} & set(getattr(item, "fixturenames", ()))]
+        others = [item for item in items if not _WITH_OLDEST & set(getattr(item, "fixturenames", ()))]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
 
@@ -45,14 +49,14 @@ def fsdp2() -> Path:
 
 @pytest.fixture(scope="session")
 def jax() -> Path:
-    """The environment that has JAX and Orbax."""
-    return _installed(JAX)
+    """The environment that has JAX and Orbax: the newest, or the oldest."""
+    return _installed(chosen(JAX))
 
 
 @pytest.fixture(scope="session")
 def tensorflow() -> Path:
-    """The environment that has TensorFlow and Keras."""
-    return _installed(TENSORFLOW)
+    """The environment that has TensorFlow and Keras: the newest, or the oldest."""
+    return _installed(chosen(TENSORFLOW))
 
 
 @pytest.fixture(scope="session")
@@ -69,8 +73,8 @@ def torchtitan() -> Path:
 
 @pytest.fixture(scope="session")
 def trl() -> Path:
-    """The environment that has TRL with PyTorch and Transformers."""
-    return _installed(TRL)
+    """The environment that has TRL with PyTorch and Transformers: the newest, or the oldest."""
+    return _installed(chosen(TRL))
 
 
 @pytest.fixture(scope="session")

@@ -52,10 +52,13 @@ OLDEST = FrameworksEnvironment("oldest", ("frameworks-build.txt", "frameworks-ol
 OLDEST_FSDP2 = FrameworksEnvironment("fsdp2", ("fsdp2-oldest.txt",))
 OLDER_TORCH = FrameworksEnvironment("torchrun", ("torchrun.txt",))
 JAX = FrameworksEnvironment("jax", ("jax.txt",), has_torch=False)
+OLDEST_JAX = FrameworksEnvironment("jax-oldest", ("jax-oldest.txt",), has_torch=False)
 TENSORFLOW = FrameworksEnvironment("tensorflow", ("tensorflow.txt",), has_torch=False)
+OLDEST_TENSORFLOW = FrameworksEnvironment("tensorflow-oldest", ("tensorflow-oldest.txt",), has_torch=False)
 MEGATRON = FrameworksEnvironment("megatron", ("megatron.txt",), has_torch=False, base=FRAMEWORKS)
 TORCHTITAN = FrameworksEnvironment("torchtitan", ("torchtitan.txt",), has_torch=False, base=FRAMEWORKS)
 TRL = FrameworksEnvironment("trl", ("trl.txt",), has_torch=False, base=FRAMEWORKS)
+OLDEST_TRL = FrameworksEnvironment("trl-oldest", ("trl-oldest.txt",), has_torch=False, base=OLDEST)
 RAY = FrameworksEnvironment("ray", ("ray.txt",))
 
 CHOSEN = {one.name: one for one in (FRAMEWORKS, OLDEST)}[os.environ.get("FRAMEWORKS_ENVIRONMENT", FRAMEWORKS.name)]
@@ -63,6 +66,14 @@ CHOSEN = {one.name: one for one in (FRAMEWORKS, OLDEST)}[os.environ.get("FRAMEWO
 
 CHOSEN_FSDP2 = OLDEST_FSDP2 if CHOSEN is OLDEST else CHOSEN
 """The one whose FSDP2 is tested."""
+
+_OLDEST_OF = {JAX: OLDEST_JAX, TENSORFLOW: OLDEST_TENSORFLOW, TRL: OLDEST_TRL}
+"""By the newest one, the oldest of the frameworks that have an environment of their own."""
+
+
+def chosen(newest: FrameworksEnvironment) -> FrameworksEnvironment:
+    """Returns the one that is tested: this one, or its oldest if the oldest are and it has one."""
+    return _OLDEST_OF.get(newest, newest) if CHOSEN is OLDEST else newest
 
 
 def installed(environment: FrameworksEnvironment = FRAMEWORKS) -> Path:
@@ -139,7 +150,8 @@ def _rename(made: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
-    for wanted in (FRAMEWORKS, OLDEST, OLDEST_FSDP2, OLDER_TORCH, JAX, TENSORFLOW, MEGATRON, TORCHTITAN, TRL, RAY):
+    torches = (FRAMEWORKS, OLDEST, OLDEST_FSDP2, OLDER_TORCH, MEGATRON, TORCHTITAN, TRL, OLDEST_TRL, RAY)
+    for wanted in (*torches, JAX, OLDEST_JAX, TENSORFLOW, OLDEST_TENSORFLOW):
         try:
             if wanted.name in (sys.argv[1:] or [FRAMEWORKS.name]):
                 sys.stdout.write(f"{installed(wanted)}\n")

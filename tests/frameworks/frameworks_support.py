@@ -123,6 +123,7 @@ ALL = (
         section="trl",
         packages=("trl",),
         lock="trl.txt",
+        oldest="trl-oldest.txt",
         example="trl_sft.py",
         has_evaluations=True,
         proofs={
@@ -317,6 +318,7 @@ ALL = (
         section="jax-with-orbax",
         packages=("jax", "orbax-checkpoint"),
         lock="jax.txt",
+        oldest="jax-oldest.txt",
         example="jax_orbax.py",
         proofs={
             _EXACT: Proof("yes", "test_jax.py::test_a_stop_at_one_step_changes_no_loss"),
@@ -336,6 +338,7 @@ ALL = (
         section="tensorflow-with-keras",
         packages=("tensorflow", "keras"),
         lock="tensorflow.txt",
+        oldest="tensorflow-oldest.txt",
         example="tensorflow_workers.py",
         proofs={
             _EXACT: Proof("yes", "test_tensorflow.py::test_a_stop_at_one_step_changes_no_loss"),
