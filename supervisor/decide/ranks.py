@@ -82,9 +82,9 @@ class Ranks:
         """What the slowest process measures, or what earlier processes have measured."""
         known, states = self.known_costs, self.states
         return ChangeCosts(
-            checkpoint_seconds=_slowest((each.checkpoint_seconds for each in states), known.checkpoint_seconds),
-            start_seconds=_slowest((each.start_seconds for each in states), known.start_seconds),
-            change_seconds=_slowest((each.change_seconds for each in states), known.change_seconds),
+            checkpoint_seconds=_longest((each.checkpoint_seconds for each in states), known.checkpoint_seconds),
+            start_seconds=_longest((each.start_seconds for each in states), known.start_seconds),
+            change_seconds=_longest((each.change_seconds for each in states), known.change_seconds),
         )
 
     def agree_to(self, purpose: Purpose) -> bool:
@@ -150,7 +150,7 @@ class Ranks:
     @property
     def unread_seconds(self) -> float | None:
         """The longest time for which a process has not asked whether to stop; None if no process knows."""
-        return _slowest(each.unread_seconds for each in self.states)
+        return _longest(each.unread_seconds for each in self.states)
 
     @property
     def slowest_checkpoint(self) -> float | None:
@@ -160,13 +160,13 @@ class Ranks:
     @property
     def slowest_step(self) -> float | None:
         """The seconds that a step of the slowest process takes; None if no process knows."""
-        return _slowest(each.step_seconds for each in self.states)
+        return _longest(each.step_seconds for each in self.states)
 
 
 NO_RANKS = Ranks()
 
 
-def _slowest(seconds: Iterable[float | None], otherwise: float | None = None) -> float | None:
+def _longest(seconds: Iterable[float | None], otherwise: float | None = None) -> float | None:
     """Returns the longest of the times that are known."""
     return max((each for each in seconds if each is not None), default=otherwise)
 

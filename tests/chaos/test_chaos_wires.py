@@ -71,7 +71,7 @@ async def test_reclaims_come_and_go_through_faulty_wires(
 
 @dataclass(frozen=True, slots=True)
 class _Witness:
-    """What the supervisor of a fleet holds."""
+    """Looks at what the supervisor of a fleet holds."""
 
     fleet: ChaosFleet
     file: Path

@@ -57,12 +57,12 @@ def _main(directory: str, steps: int, *evaluating: str) -> None:
         arguments,
         train_dataset=_samples(128),
         eval_dataset=_samples(32) if evaluating else None,
+        callbacks=[] if evaluating else [ElasticCallback()],
         **{tokenizer: _tokenizer()},
     )
     if evaluating:
         train(trainer)
     else:
-        trainer.add_callback(ElasticCallback())
         trainer.train(resume_from_checkpoint=latest_checkpoint(directory))
 
 

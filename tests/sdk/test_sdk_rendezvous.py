@@ -235,7 +235,7 @@ REGROUPING = """
         if regroup.should_regroup(step):
             print(f"pauses at {step},", kubeai.check_alive(), kubeai.directive().kind.value)
             with regroup.changing():
-                time.sleep(0.1)
+                time.sleep(0.1)  # a change takes some time, which the test finds in the reports
                 if os.environ["RANK"] == "0":
                     kubeai.checkpoint_saved(step)
                 regroup.report_holding()
@@ -251,7 +251,7 @@ def _holding(supervisor: FakeSupervisor) -> int:
 
 
 def _change_seconds(supervisor: FakeSupervisor) -> dict[int, float]:
-    """What each rank that knows it has said last about the time of a change."""
+    """Return how long a change has taken, as each rank that has measured one said last."""
     reports = supervisor.reports_of("rank")
     return {report["rank"]: report["change_seconds"] for report in reports if report["change_seconds"] is not None}
 

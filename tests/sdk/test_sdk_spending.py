@@ -89,7 +89,7 @@ def test_a_process_that_makes_no_step_says_nothing_of_that_time() -> None:
 
 
 def test_an_agreed_change_of_rounds_is_measured() -> None:
-    """What is saved at that step would be saved without a change as well. A loss takes as long as nobody notices it."""
+    """The checkpoint of that step is no part of it, and a change after a loss is not measured."""
     process = ProcessTime(born=0.0)
     process.finished(1, 1.0)
     process.spend(Spending.CHANGING, 9.0)  # a rank was lost

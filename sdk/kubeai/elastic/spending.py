@@ -31,7 +31,7 @@ class Spending(str, Enum):
 
 
 _OF_A_CHANGE = frozenset({Spending.AGREEING, Spending.CHANGING})
-"""What an agreed change of rounds consists of. After a loss the ranks agree on no step before they change."""
+"""An agreed change of rounds consists of these two. After a loss the ranks agree on no step before they change."""
 
 
 def seconds_since_start() -> float | None:
