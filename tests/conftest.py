@@ -13,6 +13,9 @@ from tests.testkit.loops import AsyncioPolicy
 # uvloop starts processes by fork(2), and gRPC's handlers of it crash now and then in a child that only goes on to exec.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+# Torch asks DNS for the name of each address that it connects to. An answer that is lost costs 1 s then instead of 5.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:5")
+
 # The same examples in each run, however long a busy machine takes for one; `examples` says more.
 settings.register_profile("every run", deadline=None, derandomize=True, database=None)
 settings.load_profile("every run")

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.testkit.own_network import OWN_NETWORK, may_have_own_network
+
 _HERE = Path(__file__).parent
 _SECONDS = 120.0
-_ENVIRON = {**os.environ, "PYTHONPATH": str(_HERE.parents[1] / "sdk")}
+_CHECKOUT = _HERE.parents[1]
+_ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_CHECKOUT / "sdk"), str(_CHECKOUT)])}
+_GIVES_UP_AFTER = 4
 
 
 @pytest.fixture
@@ -42,3 +46,16 @@ def test_who_has_failed_to_form_a_round_forms_the_next_one_with_who_has_not(fsdp
     ]
     said = [process.communicate(timeout=_SECONDS)[0].splitlines()[-2:] for process in started]
     assert said == [["not formed", "[7, 7]"], ["[7, 7]"]]
+
+
+@pytest.mark.brief
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not may_have_own_network(), reason="needs a resolver of its own that answers nothing")
+def test_the_store_of_a_round_is_reached_although_no_resolver_answers(fsdp2: Path, tmp_path: Path) -> None:
+    """Torch looks up the name of its address before it connects, and is longer about it than a connection may take."""
+    (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.1\n", encoding="ascii")
+    command = [str(fsdp2 / "bin" / "python"), str(_HERE / "frameworks_late_names.py"), str(tmp_path / "resolv.conf")]
+    environ = {**_ENVIRON, "RES_OPTIONS": f"timeout:{_GIVES_UP_AFTER} attempts:1"}
+    found = subprocess.run([*OWN_NETWORK, *command], env=environ, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert float(found.stdout) >= _GIVES_UP_AFTER

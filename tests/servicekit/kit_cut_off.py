@@ -1,12 +1,9 @@
 """Follows an API server in a network namespace of its own, cuts the network, and prints the seconds until it notices.
 
-Run as `unshare --user --map-root-user --net python -m tests.servicekit.kit_cut_off`.
+Run behind `OWN_NETWORK`.
 """
 
 import asyncio
-import fcntl
-import socket
-import struct
 import sys
 import time
 
@@ -16,15 +13,9 @@ from aiohttp import web
 from servicekit.kubernetes.access import Access
 from servicekit.kubernetes.errors import ApiUnavailableError
 from servicekit.kubernetes.server import ApiServer, Call
+from tests.testkit.own_network import switch_loopback
 
-_SET_FLAGS = 0x8914
-_UP = 0x1
 _SILENT_SECONDS = 60.0
-
-
-def loopback(flags: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sH14s", b"lo", flags, b""))
 
 
 async def _watch(request: web.Request) -> web.StreamResponse:
@@ -39,7 +30,7 @@ async def _nobody() -> dict[str, str]:
 
 
 async def main() -> None:
-    loopback(_UP)
+    switch_loopback(is_up=True)
     application = web.Application()
     application.router.add_get("/watch", _watch)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -47,7 +38,7 @@ async def main() -> None:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     server = ApiServer(Access(url=url, namespace="", tls=None, credentials=_nobody), 5.0)
-    lines = server.lines(Call(method="GET", path="/watch"), _SILENT_SECONDS, lambda: loopback(0))
+    lines = server.lines(Call(method="GET", path="/watch"), _SILENT_SECONDS, lambda: switch_loopback(is_up=False))
     begun = time.monotonic()
     try:
         await anext(lines)

@@ -16,6 +16,9 @@ from .member import RoundStoreAddress
 _EXIT_BARRIER = "torchelastic/agent/terminal_state"
 _WAIT = timedelta(seconds=60)  # for a key that another agent writes
 _CONNECT_SECONDS = 3.0
+_CLIENT_SECONDS = 20.0
+"""Torch asks DNS for the name of each address that it connects to, for its log, and this takes from the same time. A
+resolver that gets no answer asks again after 5 s and gives up after 10 s, where nobody has set other times."""
 
 
 class CannotReach(Exception):  # noqa: N818 - the name describes the store
@@ -29,7 +32,7 @@ def open_store(address: str) -> tuple[TCPStore, RoundStoreAddress]:
 
 
 def connect(where: RoundStoreAddress) -> TCPStore:
-    """Return a client of a store. Raises CannotReach after 6 s at the latest.
+    """Return a client of a store. Raises CannotReach, after 3 s at the latest if the store is gone.
 
     TCPStore's constructor repeats its attempts for its whole timeout, in which no signal is handled. So the store's
     port is tried first.
@@ -37,7 +40,7 @@ def connect(where: RoundStoreAddress) -> TCPStore:
     try:
         with socket.create_connection((where.address, where.port), _CONNECT_SECONDS):
             pass
-        limit = timedelta(seconds=_CONNECT_SECONDS)
+        limit = timedelta(seconds=_CLIENT_SECONDS)
         store = TCPStore(where.address, where.port, None, False, limit, wait_for_workers=False)  # noqa: FBT003 - as above
     except (OSError, RuntimeError) as error:  # torch's DistNetworkError is a RuntimeError
         raise CannotReach(f"{where.address}:{where.port}: {error}") from error
