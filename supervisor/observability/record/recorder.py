@@ -28,14 +28,13 @@ from supervisor.observability.ledger.stays import StayBook, StayChanges
 from supervisor.observability.record.database import (
     HistoryPage,
     HistoryQuery,
-    JobCapacity,
-    PoolCapacity,
     PoolTime,
     RecordDatabase,
     RecordError,
     UnwritableError,
 )
 from supervisor.observability.record.pool_counts import PoolCounts, PoolDays
+from supervisor.observability.record.stay_tables import JobCapacity, PoolCapacity
 
 RECORD = "record"
 """The subject of entries about the record itself."""

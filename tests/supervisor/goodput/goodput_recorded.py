@@ -27,8 +27,9 @@ from supervisor.observability.history import JobHistory
 from supervisor.observability.journal import Change, JobChanged, NoticeChanged
 from supervisor.observability.ledger.book import LedgerBook
 from supervisor.observability.ledger.stays import StayBook
-from supervisor.observability.record.database import JobCapacity, file_url
+from supervisor.observability.record.database import file_url
 from supervisor.observability.record.recorder import Recorder, RecordLimits
+from supervisor.observability.record.stay_tables import JobCapacity
 
 JOB = JobName("job")
 AT_ONCE = Delays(poll=0.0, wire=0.0, discovery=0.0)

@@ -23,14 +23,13 @@ from supervisor.observability.ledger.stays import StayChanges
 from supervisor.observability.record.database import (
     HistoryPosition,
     HistoryQuery,
-    PoolCapacity,
     PoolTime,
     RecordDatabase,
     RecordError,
     UnwritableError,
-    fair_share,
     file_url,
 )
+from supervisor.observability.record.stay_tables import PoolCapacity, fair_share
 from tests.supervisor.observability.record.record_postgresql import NoPostgresqlError, postgresql
 
 _T0 = 1_700_000_000.0
