@@ -14,11 +14,13 @@ class MeasuredCosts:
         step_seconds: For a step.
         checkpoint_seconds: To save a checkpoint.
         start_seconds: From the start of a process to its first step.
+        change_seconds: To enter another round in process, from one step to the next.
     """
 
     step_seconds: float | None = None
     checkpoint_seconds: float | None = None
     start_seconds: float | None = None
+    change_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,7 @@ class WantedSpan:
         least: The fewest workers with which the job trains.
         most: The workers that it wanted.
         in_process: Whether its processes survive a change of hosts.
+        in_rounds: Whether hosts change in rounds of torchrun where they do. Otherwise they do with elastic Horovod.
         restarts: How often all its processes were started again.
         costs: What had been measured at its end.
     """
@@ -42,6 +45,7 @@ class WantedSpan:
     in_process: bool
     restarts: int = 0
     costs: MeasuredCosts = MeasuredCosts()
+    in_rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,9 @@ OUT_OF_MEMORY = 3
 """The exit code of a process that compares jobs, if it may not have as much memory as it needs."""
 
 MEASURES = ("step", "checkpoint", "restart")
-"""The costs that processes measure, as `GoodputCosts` names them."""
+"""The costs that processes measure in every job, as `GoodputCosts` names them."""
+CHANGE = "change"
+"""The one that they measure as well if they enter rounds in process."""
 
 NOTHING_KNOWN = "the record has none of its hosts in that time"
 TOO_LARGE = "to simulate it would take minutes; choose a shorter time"
@@ -184,7 +186,7 @@ class Comparison:
         if self.costs is None:
             return {}
         costs = {name: getattr(self.costs, name) for name in MEASURES}
-        return {**costs, "change": self.costs.change} if self.costs.in_process else costs
+        return {**costs, CHANGE: self.costs.change} if self.costs.in_process else costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +214,19 @@ def measured_costs(spans: Sequence[WantedSpan]) -> tuple[GoodputCosts, Sequence[
     """Returns the costs of a job, and the names of those that were measured last; the others are assumed."""
     found = dict[str, float]()
     for span in spans:
-        costs = span.costs
-        last = {"step": costs.step_seconds, "checkpoint": costs.checkpoint_seconds, "restart": costs.start_seconds}
+        last = {
+            "step": span.costs.step_seconds,
+            "checkpoint": span.costs.checkpoint_seconds,
+            "restart": span.costs.start_seconds,
+            CHANGE: span.costs.change_seconds,
+        }
         found |= {name: seconds for name, seconds in last.items() if seconds}
-    in_process = bool(spans) and spans[-1].in_process
-    return GoodputCosts(**found, in_process=in_process, in_rounds=False), [name for name in MEASURES if name in found]
+    costs = GoodputCosts(
+        **found,
+        in_process=bool(spans) and spans[-1].in_process,
+        in_rounds=bool(spans) and spans[-1].in_rounds,
+    )
+    return costs, [name for name in (*MEASURES, CHANGE) if name in found]
 
 
 def work(cases: Sequence[GoodputCase]) -> int:
@@ -230,7 +240,7 @@ def compare(recorded: RecordedJobs) -> Comparison:
     small = list(_of_a_size(recorded.jobs))
     known = [_simulated(job) for job in small]
     known = [each for each in known if each.cases]
-    with_costs = [each for each in known if alone or len(each.measured) == len(MEASURES)]
+    with_costs = [each for each in known if alone or set(MEASURES) <= set(each.measured)]
     taken = with_costs if alone else list(_within_bounds(with_costs))
     left_out = LeftOut(
         unknown=len(small) - len(known),
@@ -331,11 +341,12 @@ def assumptions(found: Comparison) -> str:
     if found.costs is None:
         return (
             "Simulated with the step, checkpoint and restart that each job has measured, and with "
-            f"{GoodputCosts().change:.3g} s for a change in process (assumed)."
+            f"{GoodputCosts().change:.3g} s for a change in process where a job has measured none."
         )
     costs = found.all_costs
-    measured = [f"a {name} of {costs[name]:.3g} s" for name in found.measured]
-    assumed = [f"a {name} of {seconds:.3g} s" for name, seconds in costs.items() if name not in found.measured]
+    named = {name: f"a {name} of {seconds:.3g} s" for name, seconds in costs.items()}
+    measured = [what for name, what in named.items() if name in found.measured]
+    assumed = [what for name, what in named.items() if name not in found.measured]
     parts = [f"{listed(each)} ({how})" for each, how in ((measured, "measured"), (assumed, "assumed")) if each]
     return f"Simulated with {', and '.join(parts)}."
 

@@ -515,6 +515,7 @@ def _measured(state: SharedState, job: SupervisedJob) -> MeasuredCosts:
         step_seconds=ranks.slowest_step,
         checkpoint_seconds=ranks.slowest_checkpoint or (None if saved is None else saved.seconds),
         start_seconds=ranks.costs.start_seconds,
+        change_seconds=ranks.costs.change_seconds,
     )
 
 

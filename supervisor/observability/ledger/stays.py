@@ -189,6 +189,7 @@ class StayBook:
                 step_seconds=measured.step_seconds or known.step_seconds,
                 checkpoint_seconds=measured.checkpoint_seconds or known.checkpoint_seconds,
                 start_seconds=measured.start_seconds or known.start_seconds,
+                change_seconds=measured.change_seconds or known.change_seconds,
             ),
         )
 
@@ -289,12 +290,19 @@ def _wants(job: SupervisedJob) -> bool:
 def _span(job: SupervisedJob, at: Instant) -> WantedSpan:
     spec, following = job.spec, job.decision.round
     least = spec.requested_workers if spec.on_loss is OnLoss.HOLD else min(spec.min_workers, spec.requested_workers)
-    in_process = spec.framework is Framework.HOROVOD or (following is not None and following.in_process)
-    return WantedSpan(begins=at, ends=at, least=least, most=spec.requested_workers, in_process=in_process)
+    in_rounds = spec.framework is not Framework.HOROVOD
+    return WantedSpan(
+        begins=at,
+        ends=at,
+        least=least,
+        most=spec.requested_workers,
+        in_process=not in_rounds or (following is not None and following.in_process),
+        in_rounds=in_rounds,
+    )
 
 
-def _sizes(span: WantedSpan) -> tuple[int, int, bool]:
-    return span.least, span.most, span.in_process
+def _sizes(span: WantedSpan) -> tuple[int, int, bool, bool]:
+    return span.least, span.most, span.in_process, span.in_rounds
 
 
 def _restarts(before: SupervisedJob, after: SupervisedJob) -> int:

@@ -50,6 +50,8 @@ _spans = Table(
     Column("step_seconds", Float(53)),
     Column("checkpoint_seconds", Float(53)),
     Column("start_seconds", Float(53)),
+    Column("change_seconds", Float(53)),
+    Column("in_rounds", Boolean),
     PrimaryKeyConstraint("job", "begins", "writer"),
     Index("wanted_spans_by_time", "begins"),
     sqlite_with_rowid=False,
@@ -248,6 +250,7 @@ def _span_row(job: JobName, writer: str, span: WantedSpan) -> dict[str, Any]:
         "most": span.most,
         "in_process": span.in_process,
         "restarts": span.restarts,
+        "in_rounds": span.in_rounds,
         **asdict(span.costs),
     }
 
@@ -264,7 +267,9 @@ def _span(row: Any) -> WantedSpan:
             step_seconds=row.step_seconds,
             checkpoint_seconds=row.checkpoint_seconds,
             start_seconds=row.start_seconds,
+            change_seconds=row.change_seconds,
         ),
+        in_rounds=bool(row.in_rounds),
     )
 
 

@@ -18,11 +18,14 @@ from supervisor.goodput.comparison import (
     LeftOut,
     RecordedJob,
     RecordedJobs,
+    assumptions,
     compare,
     gathered,
     remarks,
     summary,
 )
+from supervisor.goodput.model import GoodputCosts
+from supervisor.goodput.policies import OtherPolicy
 
 _H = 3600.0
 _MEASURED = MeasuredCosts(step_seconds=2.0, checkpoint_seconds=20.0, start_seconds=60.0)
@@ -81,6 +84,37 @@ def test_one_job_is_compared_whatever_is_known_of_its_costs() -> None:
     found = compare(RecordedJobs(jobs=[recorded(costs=MeasuredCosts(step_seconds=3.0))]))
     assert (found.jobs, found.left_out, found.measured) == (1, LeftOut(), ["step"])
     assert found.all_costs["step"] == 3.0
+
+
+def test_a_measured_change_in_process_is_the_one_that_is_simulated() -> None:
+    """In the rounds in which the job's hosts change."""
+    job = recorded(hosts=16, reclaims=20)
+    costs = replace(_MEASURED, change_seconds=0.125)
+    spans = [replace(span, costs=costs, in_rounds=True) for span in job.spans]
+    assumed, measured = (compare(RecordedJobs(jobs=[each])) for each in (job, replace(job, spans=spans)))
+    assert assumptions(assumed) == (
+        "Simulated with a step of 2 s, a checkpoint of 20 s and a restart of 60 s (measured), and a change of 2 s "
+        "(assumed)."
+    )
+    assert assumptions(measured) == (
+        "Simulated with a step of 2 s, a checkpoint of 20 s, a restart of 60 s and a change of 0.125 s (measured)."
+    )
+    assert measured.costs == GoodputCosts(step=2.0, checkpoint=20.0, restart=60.0, change=0.125, in_rounds=True)
+    assert _trained(measured) > _trained(assumed)
+    assert compare(RecordedJobs(jobs=[job, replace(job, spans=spans)])).jobs == 2
+
+
+def test_a_change_in_process_is_no_cost_of_a_job_that_changes_by_restarts() -> None:
+    """Also if it has changed in process before."""
+    costs = replace(_MEASURED, change_seconds=0.125)
+    job = recorded(costs=costs)
+    found = compare(RecordedJobs(jobs=[replace(job, spans=[replace(span, in_process=False) for span in job.spans])]))
+    assert "change" not in assumptions(found)
+
+
+def _trained(found: Comparison) -> float:
+    """Return the worker-seconds of the supervisor that is simulated."""
+    return next(row.trained for row in found.rows if row.policy is OtherPolicy.SUPERVISOR)
 
 
 async def test_no_more_is_read_than_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ async def test_the_hosts_of_a_job_and_what_its_processes_measure(tmp_path: Path)
     async with serving(tmp_path) as served:
         await served.peers.agents(_NODES)
         _, order = await served.peers.running("train", _NODES, min_workers=2)
-        says = {"agrees": [Purpose.STOP], "step_seconds": 0.25, "start_seconds": 7.5}
+        says = {"agrees": [Purpose.STOP], "step_seconds": 0.25, "start_seconds": 7.5, "change_seconds": 0.125}
         await served.peers.process(order["token"], "n1", 0, **says)
 
         async def measured() -> Any:
@@ -33,7 +33,12 @@ async def test_the_hosts_of_a_job_and_what_its_processes_measure(tmp_path: Path)
         assert not any(stay["gone"] for stay in found["stays"])
         [span] = found["spans"][-1:]
         assert (span["least"], span["most"], span["in_process"], span["restarts"]) == (2, 3, True, 0)
-        assert (span["costs"]["step_seconds"], span["costs"]["start_seconds"]) == (0.25, 7.5)
+        assert span["costs"] == {
+            "step_seconds": 0.25,
+            "checkpoint_seconds": None,
+            "start_seconds": 7.5,
+            "change_seconds": 0.125,
+        }
     async with serving(tmp_path) as served:
         again = await _capacity(served)
     assert again["spans"][0]["begins"] == found["spans"][0]["begins"]

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from supervisor.domain.agreement import Round
 from supervisor.domain.capacity import PriceClass
 from supervisor.domain.ids import Host, JobName
-from supervisor.domain.job import Capability, Phase, RequestKind, SupervisedJob, UserRequest
+from supervisor.domain.job import Capability, Framework, Phase, RequestKind, SupervisedJob, UserRequest
 from supervisor.domain.ledger import HeldOn
 from supervisor.domain.notice import NoticeState, ReclaimNotice
 from supervisor.domain.stays import HostStay, MeasuredCosts
@@ -17,7 +18,7 @@ from supervisor.observability.ledger import stays as module
 from supervisor.observability.ledger.hours import HOUR
 from supervisor.observability.ledger.machines import HostMachines
 from supervisor.observability.ledger.stays import StayBook
-from tests.supervisor.decide.decide_builders import first, hosts, notice, noticed, observing, running_job
+from tests.supervisor.decide.decide_builders import first, hosts, notice, noticed, observing, running_job, spec
 from tests.supervisor.observability.ledger.test_ledger_book import JOB, T0, HandClock
 
 
@@ -48,6 +49,11 @@ class _Told:
     def stays(self) -> Mapping[tuple[str, float], HostStay]:
         """By host and the seconds from the start until they began."""
         return {(host, begins - T0): stay for (_, host, begins), stay in self.book.waiting().stays.items()}
+
+    def last_span(self) -> tuple[bool, bool]:
+        """Return whether hosts change in process in the last span, and whether in rounds."""
+        span = [*self.book.waiting().spans.values()][-1]
+        return span.in_process, span.in_rounds
 
     @property
     def spans(self) -> list[tuple[float, float]]:
@@ -110,20 +116,34 @@ def test_a_notice_that_is_withdrawn_leaves_the_host_there() -> None:
     assert told.stays["n1", 40] == HostStay(host=Host("n1"), begins=T0 + 40)
 
 
+def test_a_span_says_how_hosts_change() -> None:
+    """All launchers but elastic Horovod's change hosts in rounds, and in process where a round says so."""
+    told = _Told(running_job(workers=3))
+    assert told.last_span() == (True, False)
+    told = _Told(running_job(replace(spec(), framework=Framework.TORCHRUN), workers=3))
+    assert told.last_span() == (False, True)
+    before = told.job
+    in_process = Round(number=2, run=1, members=("a",), hosts=(Host("n1"),), in_process=True, since=T0)
+    told.job = replace(before, decision=replace(before.decision, round=in_process))
+    told.clock.at = 10
+    told.book.on_change(JobChanged(before, told.job, told.clock.now()))
+    assert told.last_span() == (True, True)
+
+
 def test_a_span_is_within_an_hour_and_ends_when_nothing_is_wanted() -> None:
     """What was measured last holds, also when no process is connected any more."""
     told = _Told(running_job(workers=3))
     told.measured = MeasuredCosts(step_seconds=0.5)
     told.clock.at = HOUR + 10
     assert told.spans == [(0, HOUR), (HOUR, HOUR + 10)]
-    told.measured = MeasuredCosts(checkpoint_seconds=4.0)
+    told.measured = MeasuredCosts(checkpoint_seconds=4.0, change_seconds=0.1)
     asked = UserRequest(kind=RequestKind.SUSPEND, by="ann", at=T0)
     told.changes(HOUR + 20, request=asked)
     told.clock.at = HOUR + 500
     assert told.spans == [(0, HOUR), (HOUR, HOUR + 20)]
     assert {stay.ends for stay in told.stays.values()} == {T0 + HOUR + 20}
     last = told.book.waiting().spans[JOB, T0 + HOUR]
-    assert last.costs == MeasuredCosts(step_seconds=0.5, checkpoint_seconds=4.0)
+    assert last.costs == MeasuredCosts(step_seconds=0.5, checkpoint_seconds=4.0, change_seconds=0.1)
     told.changes(HOUR + 600, request=None)
     told.book.on_change(JobForgotten(told.job, T0 + HOUR + 700))
     assert told.spans[-1] == (HOUR + 600, HOUR + 700)

@@ -255,16 +255,23 @@ def test_the_goings_of_hosts_are_counted_by_pool(database: RecordDatabase) -> No
 
 
 def test_a_database_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) -> None:
-    """Its stays name no pool. The earlier version can still write it, as nothing new has to have a value."""
+    """It has fewer columns. The earlier version can still write it, as nothing new has to have a value."""
     url = file_url(tmp_path / "record.sqlite")
     RecordDatabase.open(url).close()
     with sqlite3.connect(tmp_path / "record.sqlite") as file:
         for part in ("cloud", "zone", "instance_type", "price_class"):
             file.execute(f"ALTER TABLE host_stays DROP COLUMN {part}")
+        for part in ("change_seconds", "in_rounds"):
+            file.execute(f"ALTER TABLE wanted_spans DROP COLUMN {part}")
         for table in ("pool_hours", "pool_days"):
             file.execute(f"DROP TABLE {table}")
         earlier = "INSERT INTO host_stays (job, begins, host, writer, ends, gone) VALUES ('bert', ?, ?, 'one', ?, 1)"
         file.execute(earlier, (_HOUR, "a", _HOUR + 9))
+        file.execute(
+            "INSERT INTO wanted_spans (job, begins, writer, ends, least, most, in_process, restarts)"
+            " VALUES ('bert', ?, 'one', ?, 1, 2, 1, 0)",
+            (_HOUR - 3600, _HOUR),
+        )
     database = RecordDatabase.open(url)
     database.write_stays(_changes(_HOUR, HostStay(host=Host("b"), begins=_HOUR, pool=_SPOT.pool)), "two")
     with sqlite3.connect(tmp_path / "record.sqlite") as file:
@@ -272,6 +279,8 @@ def test_a_database_of_an_earlier_version_is_read_and_goes_on(tmp_path: Path) ->
     file.close()
     found = {stay.host: stay.pool for stay in database.read_capacity(_JOB, 0.0, math.inf, 10).stays}
     assert found == {"a": None, "b": _SPOT.pool, "c": None}
+    spans = database.read_capacity(_JOB, 0.0, math.inf, 10).spans
+    assert [(span.costs.change_seconds, span.in_rounds) for span in spans] == [(None, False), (0.125, True)]
     assert database.read_pools(_HOUR, _HOUR + 3600) == {_JOB: {MachinePool(): PoolTime({}, went=2)}}
     database.close()
 
@@ -424,8 +433,16 @@ def test_no_more_rows_of_the_ledger_are_kept_than_entries(database: RecordDataba
 
 def _changes(begins: float, *stays: HostStay) -> StayChanges:
     """The hour that begins then, and stays, of the job."""
-    costs = MeasuredCosts(step_seconds=0.5)
-    span = WantedSpan(begins=begins, ends=begins + 3600, least=2, most=4, in_process=True, restarts=1, costs=costs)
+    span = WantedSpan(
+        begins=begins,
+        ends=begins + 3600,
+        least=2,
+        most=4,
+        in_process=True,
+        restarts=1,
+        costs=MeasuredCosts(step_seconds=0.5, change_seconds=0.125),
+        in_rounds=True,
+    )
     return StayChanges({(_JOB, begins): span}, {(_JOB, stay.host, stay.begins): stay for stay in stays})
 
 
