@@ -178,7 +178,10 @@ def runtime_of(trainjob: object) -> RuntimeReference | None:
 
 
 def jobset_spec(trainjob: object, documents: Iterable[object]) -> Mapping[str, object]:
-    """The spec of the JobSet that a controller makes from a TrainJob; empty if its runtime is not in the documents."""
+    """The spec of the JobSet that a controller makes from a TrainJob, with the patches that it has for its runtime.
+
+    Empty if its runtime is not in the documents.
+    """
     reference = runtime_of(trainjob)
     named = None if reference is None else (reference.kind, reference.name)
     runtimes = (each for each in documents if is_runtime(each))
@@ -186,7 +189,20 @@ def jobset_spec(trainjob: object, documents: Iterable[object]) -> Mapping[str, o
     spec, trainer = mapping(runtime, "spec", "template", "spec"), mapping(trainjob, "spec", "trainer")
     if not spec:
         return {}
+    for patch in items(trainjob, "spec", "runtimePatches"):
+        spec = mapping(_merged(spec, at(patch, "trainingRuntimeSpec", "template", "spec")))
     return {**spec, "replicatedJobs": [_with_trainer(job, trainer) for job in items(spec, "replicatedJobs")]}
+
+
+def _merged(value: object, patch: object) -> object:
+    """A value with a strategic merge patch of Kubernetes, as far as a runtime has such: items are known by names."""
+    if isinstance(value, Mapping) and isinstance(patch, Mapping):
+        return {**value, **{name: _merged(value.get(name), each) for name, each in patch.items()}}
+    if isinstance(value, list) and isinstance(patch, list) and all(text(each, "name") for each in (*value, *patch)):
+        patched, known = {text(each, "name"): each for each in patch}, {text(each, "name") for each in value}
+        kept = [_merged(each, patched.get(text(each, "name"))) for each in value]
+        return [*kept, *(each for name, each in patched.items() if name not in known)]
+    return value if patch is None else patch
 
 
 def _with_trainer(job: object, trainer: Mapping[str, object]) -> object:

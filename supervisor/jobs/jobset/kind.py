@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from servicekit.bounds import counted
-from servicekit.kubernetes.client import Resource
+from servicekit.kubernetes.client import Resource, ResourceClient
 from servicekit.kubernetes.objects import Owner
 from supervisor.cluster.annotations import ours
 from supervisor.cluster.objects import Pod
@@ -208,14 +208,25 @@ def jobset_actions(
     return replicated.ReplicatedJobActions(context, write, replicated.only_logs_left)
 
 
-def _actions(context: KindContext[JobSet]) -> replicated.ReplicatedJobActions[JobSet]:
-    async def clear_attempts(job: JobSet) -> None:
-        # New pods take the number after the current one, so that each resume would use one of `maxRestarts`.
-        if job.counts_in_place:
-            attempts = {"currentInPlaceRestartAttempt": None, "previousInPlaceRestartAttempt": None}
-            context.wrote(await context.client.merge(job, {"status": attempts}, "status"))
+async def clear_attempts(client: ResourceClient[JobSet], jobset: JobSet) -> JobSet:
+    """Has the restarts in place of a suspended JobSet counted anew; returns the JobSet as it is then.
 
-    return jobset_actions(context, clear_attempts)
+    New pods take the number after the current one, so that each resume would use one of `maxRestarts`.
+
+    Raises:
+        ApiError: The API server has not written it.
+    """
+    if not jobset.counts_in_place:
+        return jobset
+    attempts = {"currentInPlaceRestartAttempt": None, "previousInPlaceRestartAttempt": None}
+    return await client.merge(jobset, {"status": attempts}, "status")
+
+
+def _actions(context: KindContext[JobSet]) -> replicated.ReplicatedJobActions[JobSet]:
+    async def before_start(jobset: JobSet) -> None:
+        context.wrote(await clear_attempts(context.client, jobset))
+
+    return jobset_actions(context, before_start)
 
 
 JOBSET = JobKind(

@@ -5,11 +5,11 @@ from functools import partial
 
 import msgspec
 
-from servicekit.kubernetes.client import Resource
+from servicekit.kubernetes.client import Resource, ResourceClient
 from supervisor.cluster.annotations import ours
 from supervisor.jobs import replicated
-from supervisor.jobs.jobset.kind import JOBSET, JobSet, jobset_actions, labelled, observe_jobset
-from supervisor.jobs.kind import Dependent, JobKind
+from supervisor.jobs.jobset.kind import JOBSET, JobSet, clear_attempts, jobset_actions, labelled, observe_jobset
+from supervisor.jobs.kind import Dependent, JobKind, KindContext
 from supervisor.jobs.manifest import JobBody, RunPolicy, decoded
 
 _TRAINJOBS = Resource(
@@ -24,9 +24,11 @@ class TrainJob(JobSet):
 
     Attributes:
         suspend: Whether its controller has to suspend the JobSet; None where that is not understood.
+        made: The JobSet that its controller has made; None while there is none that is understood.
     """
 
     suspend: bool | None = None
+    made: JobSet | None = None
 
     def joined(self, jobset: JobSet) -> "TrainJob":
         """Returns the TrainJob with the spec and the status of its JobSet."""
@@ -41,6 +43,7 @@ class TrainJob(JobSet):
             restarts=jobset.restarts,
             is_between_runs=jobset.is_between_runs,
             spec=jobset.spec,
+            made=jobset,
         )
 
 
@@ -64,6 +67,16 @@ def read_trainjob(data: bytes | msgspec.Raw) -> TrainJob:
     )
 
 
+def _actions(context: KindContext[TrainJob]) -> replicated.ReplicatedJobActions[TrainJob]:
+    jobsets = ResourceClient(context.cluster.server, JOBSET.resource, JOBSET.decode)
+
+    async def before_start(job: TrainJob) -> None:
+        if job.made is not None:
+            await clear_attempts(jobsets, job.made)
+
+    return jobset_actions(context, before_start)
+
+
 TRAINJOB = JobKind(
     name="trainjob",
     resource=_TRAINJOBS,
@@ -73,7 +86,7 @@ TRAINJOB = JobKind(
     role=JOBSET.role,
     reference=partial(labelled, kind="trainjob"),
     observe=observe_jobset,
-    actions=jobset_actions,
+    actions=_actions,
     hub=JOBSET.hub,
     dependent=Dependent(kind=JOBSET.name, joined=TrainJob.joined),
 )

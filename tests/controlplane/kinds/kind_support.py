@@ -33,6 +33,7 @@ class Support:
         title: Its name in the docs.
         controller: Its controller's name.
         module: The Go module of the controller, and the directory that pins its version; None for a controller of ours.
+        newest: The directory that pins a newer version, for which the same tests hold; None if one version was tested.
         leaves_hosts_out: Whether a job goes on without a host that will be reclaimed.
         resumes_smaller: Whether a job resumes with fewer workers than it had.
         grows_running: Whether a job gets workers back while it runs, and not just at its next resume.
@@ -44,6 +45,7 @@ class Support:
     title: str
     controller: str
     module: tuple[str, Path] | None
+    newest: Path | None = None
     leaves_hosts_out: bool = False
     resumes_smaller: bool = True
     grows_running: bool = False
@@ -52,13 +54,11 @@ class Support:
 
     @property
     def tested_with(self) -> str:
-        """The controller, with its version as it is pinned."""
+        """The controller, with its versions as they are pinned."""
         if self.module is None:
             return self.controller
         name, pins = self.module
-        found = re.search(rf"{re.escape(name)} v(\S+)", (pins / "go.mod").read_text(encoding="utf-8"))
-        assert found is not None
-        return f"{self.controller} {found[1]}"
+        return f"{self.controller} {' and '.join(_version(name, each) for each in (pins, self.newest) if each)}"
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -72,6 +72,12 @@ class Support:
             self.tested_with,
             "0",
         )
+
+
+def _version(module: str, pins: Path) -> str:
+    found = re.search(rf"{re.escape(module)} v(\S+)", (pins / "go.mod").read_text(encoding="utf-8"))
+    assert found is not None
+    return found[1]
 
 
 _OPERATORS = PINS / "operators"
@@ -132,6 +138,7 @@ TRAIN_JOB = Support(
     title="`TrainJob`",
     controller="Kubeflow Trainer",
     module=("github.com/kubeflow/trainer/v2", _OPERATORS / "trainer"),
+    newest=_OPERATORS / "trainer-2.3",
     resumes_smaller=False,
     documented=((4, 4), (4, 4)),
 )

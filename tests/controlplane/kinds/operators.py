@@ -126,6 +126,15 @@ def started(
         process.wait()
 
 
+def certified(directory: Path, host: str) -> trustme.CA:
+    """Writes a certificate for a host, and its key, by the names that webhooks look for; returns who has signed it."""
+    authority = trustme.CA()
+    issued = authority.issue_cert(host)
+    issued.cert_chain_pems[0].write_to_path(directory / "tls.crt")
+    issued.private_key_pem.write_to_path(directory / "tls.key")
+    return authority
+
+
 async def certificate_copied(cluster: RunningCluster, secret: str, directory: Path) -> None:
     """Copies the certificate that an operator makes in a Secret, which in a pod is mounted, once it is there."""
     async with client(cluster) as api:

@@ -10,7 +10,7 @@ from supervisor.check.checking import check
 from supervisor.check.command import launches_in
 from supervisor.check.job import CheckedKind
 from supervisor.check.manifests import job_of_command, jobs_in
-from tests.supervisor.check.check_manifests import GOOD, Manifest, changed, found, ids, read, template
+from tests.supervisor.check.check_manifests import GOOD, OPTED_IN, Manifest, changed, found, ids, read, template
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -119,6 +119,22 @@ def test_a_train_job_has_the_pods_of_its_runtime_with_its_own_command() -> None:
     assert role.path == "ClusterTrainingRuntime torch: spec.template.spec.replicatedJobs[0].template.spec"
     assert role.texts == ("torchrun --standalone train.py",)
     assert role.environment == {"SIZE": "4"}
+
+
+def test_a_train_job_has_the_patches_of_its_runtime_before_its_own_command() -> None:
+    """What Trainer 2.2 and later merge: items of lists by their names, and other values as they are."""
+    sidecar, main = {"name": "log", "image": "log"}, {"name": "main", "env": [{"name": "SIZE", "value": "4"}]}
+    metadata = {"annotations": OPTED_IN}
+    pods = {"metadata": metadata, "spec": {"containers": [sidecar, main], "tolerations": [{"key": "spot"}]}}
+    unknown = {"manager": "example.com/b", "trainingRuntimeSpec": {"template": {"spec": None}}}
+    patch = {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": pods}}}]}
+    patches = [{"manager": "example.com/a", "trainingRuntimeSpec": {"template": {"spec": patch}}}, unknown, None, 7]
+    made = changed(GOOD[CheckedKind.TRAIN_JOB](), "items.1.spec.runtimePatches", patches)
+    made = changed(made, "items.0.spec.template.spec.replicatedJobs.0.template.spec.template.metadata", None)
+    (role,) = read(changed(made, "items.1.spec.trainer.env", [{"name": "RANKS", "value": "8"}])).roles
+    assert role.annotations == OPTED_IN
+    assert role.environment == {"SIZE": "4", "RANKS": "8"}
+    assert len(role.texts) == 2
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import trustme
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
-from tests.controlplane.kinds.operators import OperatorWebhooks, built, define, started
+from tests.controlplane.kinds.operators import OperatorWebhooks, built, certified, define, started
 from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.running import RunningCluster
 
@@ -41,12 +40,8 @@ def jobset_controller(cluster: RunningCluster, pins: str = NAME, *gates: str) ->
     operator, host = built(pins, NAME), str(urlsplit(cluster.url).hostname)
     directory = cluster.directory / NAME
     directory.mkdir()
-    authority = trustme.CA()
-    issued = authority.issue_cert(host)
-    issued.cert_chain_pems[0].write_to_path(directory / "tls.crt")
-    issued.private_key_pem.write_to_path(directory / "tls.key")
     command = [str(operator.program), f"--config={_configuration(directory, host, gates)}"]
-    webhooks = OperatorWebhooks(NAME, host, _PORT, authority.cert_pem)
+    webhooks = OperatorWebhooks(NAME, host, _PORT, certified(directory, host).cert_pem)
     asyncio.run(_prepare(cluster, operator.module / _COMPONENTS, webhooks))
     with started(NAME, command, cluster, {**os.environ, "KUBECONFIG": str(cluster.kubeconfig)}):
         asyncio.run(webhooks.answer())

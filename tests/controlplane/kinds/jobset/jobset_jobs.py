@@ -56,18 +56,21 @@ class JobSets(KindJobs):
     async def submit_in_place(self, name: str, workers: int, restarts: int) -> None:
         """Makes a JobSet of one Job whose pods are restarted in place, at most so often."""
         worker = self._replicated("worker", 1, workers)
-        # Its webhook requires both: no pod that is lost ends the Job, and none is replaced before it has ended.
-        worker["template"]["spec"] |= {"backoffLimit": 2**31 - 1, "podReplacementPolicy": "Failed"}
+        spec: dict[str, Any] = {"replicatedJobs": [worker]}
+        self.restart_in_place(spec, worker, restarts)
         manifest = {
             "apiVersion": self.resource[0],
             "kind": "JobSet",
             "metadata": {"name": name, "annotations": MANAGED},
-            "spec": {
-                "failurePolicy": {"maxRestarts": restarts, "restartStrategy": "InPlaceRestart"},
-                "replicatedJobs": [worker],
-            },
+            "spec": spec,
         }
         await self._api.create(self._path, manifest)
+
+    def restart_in_place(self, spec: dict[str, Any], replicated: dict[str, Any], restarts: int) -> None:
+        """Has the pods of a JobSet restarted in place, at most so often; they are those of its replicated job."""
+        spec["failurePolicy"] = {"maxRestarts": restarts, "restartStrategy": "InPlaceRestart"}
+        # Its webhook requires both: no pod that is lost ends the Job, and none is replaced before it has ended.
+        replicated["template"]["spec"] |= {"backoffLimit": 2**31 - 1, "podReplacementPolicy": "Failed"}
 
     async def attempt(self, name: str) -> int | None:
         """The attempt in which its pods may train; None before the first one."""

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import trustme
 import yaml  # type: ignore[import-untyped]  # Its stubs would be one more package for one call.
 
-from tests.controlplane.kinds.operators import OperatorWebhooks, built, define, started
+from tests.controlplane.kinds.operators import OperatorWebhooks, built, certified, define, started
 from tests.testkit.controlplane.api import client
 from tests.testkit.controlplane.running import RunningCluster
 
@@ -40,9 +39,10 @@ _PORT = 9443
 def kueue(cluster: RunningCluster) -> Iterator[None]:
     """Kueue, for the whole cluster."""
     operator = built(PINS)
-    host, authority = str(urlsplit(cluster.url).hostname), trustme.CA()
-    configuration = _configuration(cluster, host, authority)
-    webhooks = OperatorWebhooks(NAME, host, _PORT, authority.cert_pem)
+    host, certificates = str(urlsplit(cluster.url).hostname), cluster.directory / f"{NAME}-certificates"
+    certificates.mkdir()
+    configuration = _configuration(cluster, host, certificates)
+    webhooks = OperatorWebhooks(NAME, host, _PORT, certified(certificates, host).cert_pem)
     asyncio.run(_prepare(cluster, operator.module, webhooks))
     command = [
         str(operator.program),
@@ -55,12 +55,7 @@ def kueue(cluster: RunningCluster) -> Iterator[None]:
         yield
 
 
-def _configuration(cluster: RunningCluster, host: str, authority: trustme.CA) -> Path:
-    certificates = cluster.directory / f"{NAME}-certificates"
-    certificates.mkdir()
-    issued = authority.issue_cert(host)
-    issued.cert_chain_pems[0].write_to_path(certificates / "tls.crt")
-    issued.private_key_pem.write_to_path(certificates / "tls.key")
+def _configuration(cluster: RunningCluster, host: str, certificates: Path) -> Path:
     configuration = {
         "apiVersion": "config.kueue.x-k8s.io/v1beta1",
         "kind": "Configuration",

@@ -63,16 +63,26 @@ class TrainJobs(JobSets):
             "spec": {"runtimeRef": {"kind": "TrainingRuntime", "name": name}, "trainer": {"numNodes": workers}},
         }
 
-    async def define_runtime(self, name: str, *, prepared: bool = False) -> None:
+    async def submit_in_place(self, name: str, workers: int, restarts: int) -> None:
+        template = self._template()
+        self.restart_in_place(template["spec"], template["spec"]["replicatedJobs"][0], restarts)
+        await self._define_runtime(name, template)
+        await self.train(name, workers)
+
+    async def define_runtime(self, name: str, *, prepared: bool = False, opted_in: bool = True) -> None:
         """Makes a runtime of one node, with a job that prepares the training or without one."""
+        template = self._template(prepared=prepared)
+        for each in () if opted_in else template["spec"]["replicatedJobs"]:
+            del each["template"]["spec"]["template"]["metadata"]
+        await self._define_runtime(name, template)
+
+    async def _define_runtime(self, name: str, template: Manifest) -> None:
+        policy: Manifest = {"numNodes": 1, "torch": {}}
         runtime = {
             "apiVersion": self.resource[0],
             "kind": "TrainingRuntime",
             "metadata": {"name": name},
-            "spec": {
-                "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
-                "template": self._template(prepared=prepared),
-            },
+            "spec": {"mlPolicy": policy, "template": template},
         }
         await self.create_runtime(runtime)
 
@@ -103,6 +113,9 @@ class TrainJobs(JobSets):
         pods["containers"][0]["image"] = image
         job = {"backoffLimit": 0, "template": {"metadata": {"annotations": MANAGED}, "spec": pods}}
         return {"name": name, "template": {"metadata": {"labels": {_STEP: step}}, "spec": job}}
+
+    async def attempt(self, name: str) -> int | None:
+        return await self.jobsets.attempt(name)
 
     async def retries(self, name: str) -> int:
         """How often the controller of JobSets has restarted all of its Jobs."""

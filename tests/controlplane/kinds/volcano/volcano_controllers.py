@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import trustme
-
-from tests.controlplane.kinds.operators import built, define, started
+from tests.controlplane.kinds.operators import built, certified, define, started
 from tests.testkit.controlplane.api import Api, client
 from tests.testkit.controlplane.running import RunningCluster
 from tests.testkit.waiting import until
@@ -37,7 +35,7 @@ def volcano(cluster: RunningCluster) -> Iterator[None]:
     host = str(urlsplit(cluster.url).hostname)
     directory = cluster.directory / NAME
     directory.mkdir()
-    _certify(directory, host)
+    certified(directory, host).cert_pem.write_to_path(directory / "ca.crt")
     (directory / "scheduling.yaml").write_text(_SCHEDULING, encoding="utf-8")
     asyncio.run(_prepare(cluster, programs["scheduler"].module / "config" / "crd", host))
     with ExitStack() as running:
@@ -69,15 +67,6 @@ def _options(directory: Path, host: str) -> Mapping[str, list[str]]:
 
 
 _CERTIFICATE = {"tls-cert-file": "tls.crt", "tls-private-key-file": "tls.key", "ca-cert-file": "ca.crt"}
-
-
-def _certify(directory: Path, host: str) -> None:
-    """Makes the certificate of the webhooks."""
-    authority = trustme.CA()
-    issued = authority.issue_cert(host)
-    issued.cert_chain_pems[0].write_to_path(directory / "tls.crt")
-    issued.private_key_pem.write_to_path(directory / "tls.key")
-    authority.cert_pem.write_to_path(directory / "ca.crt")
 
 
 async def _prepare(cluster: RunningCluster, definitions: Path, host: str) -> None:
