@@ -55,11 +55,12 @@ class RingOfMembers(RingOfProcesses):
     def lose(self, host: Host) -> None:
         """A host is gone. The others of its round wait for the next one.
 
-        They repeat the step that has failed or, if they are restarted, all since the last checkpoint.
+        They repeat the step that has failed or, if they are restarted, all since the last checkpoint. A run that ends
+        goes on ending.
         """
         self._connected_at.pop(host, None)
         self._started_at.pop(host, None)
-        if host in self.hosts:
+        if host in self.hosts and self.state is not ProcessesState.ENDING:
             self.lost += self.training.roll_back(1 if self._costs.in_process else math.inf)
             self.hosts -= {host}
             self._enter(ProcessesState.CHANGING if self._costs.in_process else ProcessesState.BROKEN)
