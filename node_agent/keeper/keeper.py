@@ -143,4 +143,9 @@ class StateKeeper:
                 self.ledger.release(part)
 
     def _retire(self, part: Part) -> None:
-        self._unused.put_nowait((self.files.retire(part), part))
+        # As in `free`: a part that cannot be removed keeps its room, and no other part has to wait for it.
+        with self.bulkhead.guard("removal", retried=False):
+            try:
+                self._unused.put_nowait((self.files.retire(part), part))
+            except FileNotFoundError:
+                self.ledger.release(part)  # Somebody else has removed it, so that its memory is free.

@@ -204,6 +204,19 @@ async def test_a_part_is_gone_when_its_time_has_come(scene: KeeperScene) -> None
     assert scene.keeper.ledger.states == 0
 
 
+async def test_a_part_whose_file_somebody_else_has_removed_hinders_no_other(scene: KeeperScene) -> None:
+    """Its memory is free, and the room of all parts comes back."""
+    before = await scene.room()
+    for number in range(3):
+        await scene.put(STATE, number, b"part", **{"Keep-Seconds": "5"})
+    (scene.directory / scene.files[1]).unlink()
+    scene.clock.system += 6.0
+    scene.keeper.expire()
+    await until(lambda: scene.files == [])
+    await until(lambda: scene.keeper.ledger.taken == 0)
+    assert await scene.room() == before
+
+
 async def test_a_removed_part_frees_its_memory_while_somebody_reads_it(scene: KeeperScene) -> None:
     """A reader that dawdles keeps no memory beyond the bounds, and sees that the rest is missing."""
     await scene.put(STATE, 0, bytes(8 * MIB - 4096))
