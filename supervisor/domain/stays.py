@@ -32,7 +32,7 @@ class WantedSpan:
         ends: Its last instant, or until when it is known to go on.
         least: The fewest workers with which the job trains.
         most: The workers that it wanted.
-        in_process: Whether its processes survive a change of hosts.
+        in_process: Whether its processes survived its last change of hosts, as those of Horovod always do.
         in_rounds: Whether hosts change in rounds of torchrun where they do. Otherwise they do with elastic Horovod.
         restarts: How often all its processes were started again.
         costs: What had been measured at its end.

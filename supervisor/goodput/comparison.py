@@ -223,7 +223,8 @@ def measured_costs(spans: Sequence[WantedSpan]) -> tuple[GoodputCosts, Sequence[
         found |= {name: seconds for name, seconds in last.items() if seconds}
     costs = GoodputCosts(
         **found,
-        in_process=bool(spans) and spans[-1].in_process,
+        # Processes that survived one change can do it again, although a run has begun or they were restarted since.
+        in_process=any(span.in_process for span in spans),
         in_rounds=bool(spans) and spans[-1].in_rounds,
     )
     return costs, [name for name in (*MEASURES, CHANGE) if name in found]

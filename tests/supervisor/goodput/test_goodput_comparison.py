@@ -105,11 +105,19 @@ def test_a_measured_change_in_process_is_the_one_that_is_simulated() -> None:
 
 
 def test_a_change_in_process_is_no_cost_of_a_job_that_changes_by_restarts() -> None:
-    """Also if it has changed in process before."""
+    """Whatever its records say that it took."""
     costs = replace(_MEASURED, change_seconds=0.125)
     job = recorded(costs=costs)
     found = compare(RecordedJobs(jobs=[replace(job, spans=[replace(span, in_process=False) for span in job.spans])]))
     assert "change" not in assumptions(found)
+
+
+def test_a_restart_does_not_make_a_job_one_that_changes_by_restarts() -> None:
+    """Such as that after a suspension, with which a run begins."""
+    job = recorded(costs=replace(_MEASURED, change_seconds=0.125))
+    *before, last = job.spans
+    restarted = replace(job, spans=[*before, replace(last, in_process=False)])
+    assert "a change of 0.125 s (measured)" in assumptions(compare(RecordedJobs(jobs=[restarted])))
 
 
 def _trained(found: Comparison) -> float:
