@@ -1,6 +1,7 @@
 """kubeai.torch: the process groups of rounds are formed."""
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_who_has_failed_to_form_a_round_forms_the_next_one_with_who_has_not(fsdp
     ]
     said = [process.communicate(timeout=_SECONDS)[0].splitlines()[-2:] for process in started]
     assert said == [["not formed", "[7, 7]"], ["[7, 7]"]]
+
+
+@pytest.mark.brief
+@pytest.mark.timeout(300)
+def test_a_store_whose_process_is_stopped_is_given_up(fsdp2: Path) -> None:
+    """Its host still accepts connections. Torch itself would wait without an end."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = str(silent.getsockname()[1])
+        command = [str(fsdp2 / "bin" / "python"), str(_HERE / "frameworks_silent_store.py"), port]
+        found = subprocess.run(command, env=_ENVIRON, capture_output=True, text=True, check=False, timeout=120)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.endswith("it does not answer")
 
 
 @pytest.mark.brief

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoResultError  # not the built-in one before Python 3.11
 from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Thread
 from typing import Sequence
 
 from torch.distributed import TCPStore  # type: ignore[import-not-found,unused-ignore]
@@ -18,7 +21,7 @@ _WAIT = timedelta(seconds=60)  # for a key that another agent writes
 _CONNECT_SECONDS = 3.0
 _CLIENT_SECONDS = 20.0
 """Torch asks DNS for the name of each address that it connects to, for its log, and this takes from the same time. A
-resolver that gets no answer asks again after 5 s and gives up after 10 s, where nobody has set other times."""
+resolver that gets no answer asks again after 5 s and gives up after 10 s for each server, with its usual times."""
 
 
 class CannotReach(Exception):  # noqa: N818 - the name describes the store
@@ -34,18 +37,28 @@ def open_store(address: str) -> tuple[TCPStore, RoundStoreAddress]:
 def connect(where: RoundStoreAddress) -> TCPStore:
     """Return a client of a store. Raises CannotReach, after 3 s at the latest if the store is gone.
 
-    TCPStore's constructor repeats its attempts for its whole timeout, in which no signal is handled. So the store's
-    port is tried first.
+    TCPStore's constructor repeats its attempts for its whole timeout, in which no signal is handled, and waits without
+    an end for a process that is stopped: its host still accepts. So the store's port is tried first, and then a thread
+    waits for the store.
     """
+    made: Future[TCPStore] = Future()
     try:
         with socket.create_connection((where.address, where.port), _CONNECT_SECONDS):
             pass
-        limit = timedelta(seconds=_CLIENT_SECONDS)
-        store = TCPStore(where.address, where.port, None, False, limit, wait_for_workers=False)  # noqa: FBT003 - as above
-    except (OSError, RuntimeError) as error:  # torch's DistNetworkError is a RuntimeError
-        raise CannotReach(f"{where.address}:{where.port}: {error}") from error
+        Thread(target=_make, args=(where, made), name="kubeai-store", daemon=True).start()
+        store = made.result(_CLIENT_SECONDS + _CONNECT_SECONDS)
+    except (OSError, RuntimeError, NoResultError) as error:  # torch's DistNetworkError is a RuntimeError
+        raise CannotReach(f"{where.address}:{where.port}: {str(error) or 'it does not answer'}") from error
     store.set_timeout(_WAIT)
     return store
+
+
+def _make(where: RoundStoreAddress, made: Future[TCPStore]) -> None:
+    try:
+        limit = timedelta(seconds=_CLIENT_SECONDS)
+        made.set_result(TCPStore(where.address, where.port, None, False, limit, wait_for_workers=False))  # noqa: FBT003 - as above
+    except RuntimeError as error:
+        made.set_exception(error)
 
 
 @dataclass(eq=False)
